@@ -1,0 +1,151 @@
+"""Settings: flags and LOCALSPEC_* variables over config.toml over defaults, checked, in one frozen value.
+
+Flags and variables arrive together from `cli.py` (typer reads both, the flag wins). Here they meet the
+file and the defaults. Also knows where localspec's own folders are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import sys
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localspec.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that can be set for a run. None: decided by the program (the default is said in --help)."""
+
+    model: str | None = None
+    draft: str = "ngram"
+    draft_len: int | None = None
+    accept: str = "coupled"
+    threads: int | None = None
+    gpu_layers: int = -1
+    kv_type: str = "f16"
+    flash_attn: str = "auto"
+    ctx: int | None = None
+    max_tokens: int | None = None
+    temp: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    seed: int | None = None
+    system: str | None = None
+    stop: tuple[str, ...] = ()
+    color: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, allowed in _RULES.items():
+            value = getattr(self, name)
+            if value is not None and not allowed.test(value):
+                raise UsageError(f"{flag_of(name)} is {value!r}", f"give {allowed.words}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    words: str
+    test: Callable[[Any], bool]
+
+
+def _between(low: float, high: float) -> _Rule:
+    def inside(x: float) -> bool:
+        return math.isfinite(x) and low <= x <= high
+
+    return _Rule(f"a number from {low:g} to {high:g}", inside)
+
+
+def _one_of(*names: str) -> _Rule:
+    return _Rule(f"one of {', '.join(names)}", lambda x: x in names)
+
+
+_RULES = {
+    "draft_len": _between(1, 63),
+    "accept": _one_of("coupled", "rejection"),
+    "threads": _between(1, 512),
+    "gpu_layers": _between(-1, 100_000),
+    "kv_type": _one_of("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"),
+    "flash_attn": _one_of("auto", "on", "off"),
+    "ctx": _between(16, 2**24),
+    "max_tokens": _between(1, 2**24),
+    "temp": _between(0, 100),
+    "top_k": _between(0, 2**31),
+    "top_p": _Rule("a number above 0, at most 1", lambda x: math.isfinite(x) and 0 < x <= 1),
+    "min_p": _between(0, 1),
+    "repeat_penalty": _Rule("a number above 0", lambda x: math.isfinite(x) and x > 0),
+    "presence_penalty": _between(-100, 100),
+    "seed": _between(0, 2**63 - 1),
+    "stop": _Rule("a text that is not empty", all),
+    "color": _one_of("auto", "always", "never"),
+}
+
+
+def flag_of(name: str) -> str:
+    """The command-line spelling of a setting."""
+    return "--" + name.replace("_", "-")
+
+
+def load(flags: Mapping[str, Any], path: Path | None = None) -> Settings:
+    """Merge `flags` (None: not given) over the config file at `path` over the defaults."""
+    given = {name: value for name, value in flags.items() if value is not None and value != []}
+    if isinstance(given.get("stop"), list):
+        given["stop"] = tuple(given["stop"])
+    return Settings(**{**_read(path or config_file()), **given})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise UsageError(f"cannot read {path}: {error}", "mend the file or move it away") from error
+    kinds = typing.get_type_hints(Settings)
+    known = [field.name for field in dataclasses.fields(Settings)]
+    values = {}
+    for key, value in raw.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            raise UsageError(f"{path}: unknown key {key!r}", f"known keys: {', '.join(known)}")
+        values[name] = _typed(value, kinds[name], f"{path}: {key}")
+    return values
+
+
+def _typed(value: Any, kind: Any, where: str) -> Any:
+    """`value` as the setting's type; a whole number may stand for a fraction, nothing else is converted."""
+    kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    if kinds[0] == tuple[str, ...]:
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return tuple(value)
+        raise UsageError(f"{where} is {value!r}", "give a list of texts")
+    if kinds[0] is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, kinds[0]):
+        names = {int: "a whole number", float: "a number", str: "a text"}
+        raise UsageError(f"{where} is {value!r}", f"give {names[kinds[0]]}")
+    return value
+
+
+def config_file() -> Path:
+    """LOCALSPEC_HOME/config.toml if that variable is set, else in the user's config folder."""
+    home = os.environ.get("LOCALSPEC_HOME")
+    if home:
+        return Path(home).expanduser() / "config.toml"
+    from platformdirs.unix import Unix  # noqa: PLC0415 -- start-up time
+
+    if sys.platform == "win32":
+        from platformdirs import user_config_dir  # noqa: PLC0415
+
+        return Path(user_config_dir("localspec", appauthor=False)) / "config.toml"
+    return Path(Unix("localspec").user_config_dir) / "config.toml"  # XDG on macOS too: a terminal program

@@ -1,0 +1,1 @@
+"""Pure decoding: numbers in, numbers out. Imports numpy and nothing of ours outside this package."""

@@ -1,0 +1,148 @@
+"""From a row of logits to the next token.
+
+The chain is llama.cpp's default order: penalties, top-k, top-p, min-p, temperature. Randomness is keyed by
+position, not drawn in sequence: the noise of (seed, position, token) is always the same number, so that
+target and draft choose with the same noise (Gumbel coupling, Daliri, Musco and Suresh, arXiv 2408.07978)
+and a seed gives the same text however the passes were cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.engine.types import BadLogits, Dist, Logits, Sampling
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+class Sampler:
+    """The target's choice at each position, and the law it is drawn from."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self.sampling = sampling
+        penalised = sampling.repeat_penalty != 1.0 or sampling.presence_penalty != 0.0
+        self.window = sampling.penalty_window if penalised else 0
+        """How many tokens of history the choice depends on."""
+
+    def pick(self, row: Logits, history: Sequence[int], position: int) -> int:
+        """The token at `position` given logits `row` (n_vocab,) and the tokens before it."""
+        if self.sampling.temperature == 0.0:
+            return argmax(self._penalise(row, history))
+        return self.draw(self.dist(row, history), position)
+
+    def draw(self, dist: Dist, position: int) -> int:
+        """Sample `dist` with the noise of `position`: argmax of log p + Gumbel noise."""
+        if len(dist.ids) == 1:
+            return int(dist.ids[0])
+        noise = gumbel(self.sampling.seed, position, dist.ids)
+        return int(dist.ids[np.argmax(np.log(dist.probs) + noise)])
+
+    def dist(self, row: Logits, history: Sequence[int]) -> Dist:
+        """The law of the next token after the whole chain. Raises BadLogits on NaN."""
+        s = self.sampling
+        row = self._penalise(row, history)
+        best = argmax(row)
+        if s.temperature == 0.0:
+            return Dist.point(best)
+        ids, logits = _candidates(row, s, float(row[best]))
+        weights = np.exp(logits - logits[0])
+        keep = len(ids)
+        if s.top_p < 1.0:
+            mass = np.cumsum(weights)
+            keep = int(np.searchsorted(mass, s.top_p * mass[-1])) + 1
+        if s.min_p > 0.0:
+            keep = min(keep, int(np.count_nonzero(weights >= s.min_p)))
+        ids, logits = ids[:keep], logits[:keep]
+        weights = np.exp((logits - logits[0]) / s.temperature)
+        order = np.argsort(ids[weights > 0.0])
+        weights = weights[weights > 0.0][order]
+        return Dist(ids[: len(order)][order], weights / weights.sum())
+
+    def _penalise(self, row: Logits, history: Sequence[int]) -> Logits:
+        s = self.sampling
+        if not self.window or not history:
+            return row
+        seen = np.unique(np.asarray(history[-self.window :], dtype=np.int64))
+        row = row.copy()
+        value = row[seen]
+        value = np.where(value > 0.0, value / s.repeat_penalty, value * s.repeat_penalty)
+        row[seen] = value - s.presence_penalty
+        return row
+
+
+class RandomDice:
+    """Sequential randomness for rejection sampling, where reusing a position's noise would bias the law."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.Generator(np.random.Philox(seed))
+
+    def flip(self, probability: float) -> bool:
+        return bool(self._random.random() < probability)
+
+    def draw(self, dist: Dist) -> int:
+        mass = np.cumsum(dist.probs)
+        place = int(np.searchsorted(mass, self._random.random() * mass[-1], side="right"))
+        return int(dist.ids[min(place, len(dist.ids) - 1)])
+
+
+def argmax(row: Logits) -> int:
+    """Index of the largest logit, the lowest one on a tie. Raises BadLogits on NaN, all -inf or +inf."""
+    best = int(row.argmax())  # argmax returns the first NaN if there is one
+    if not math.isfinite(row[best]):
+        raise BadLogits(f"logit {float(row[best])} for token {best}")
+    return best
+
+
+def top(row: Logits, k: int) -> NDArray[np.int64]:
+    """Ids of the `k` largest logits, largest first, the lower id first on a tie.
+
+    A bound that at least k logits reach comes from the maxima of row slices: any partition into >= k parts
+    has k part maxima at or above its k-th largest maximum. That reads the row twice instead of sorting it.
+    """
+    columns = len(row) // 64
+    if columns >= 4 * k:
+        maxima = row[: 64 * columns].reshape(64, columns).max(axis=0)
+        bound = np.partition(maxima, columns - k)[columns - k]
+        ids = np.flatnonzero(row >= bound)
+    else:
+        ids = np.arange(len(row))
+    return ids[np.argsort(-row[ids], kind="stable")[:k]]
+
+
+def gumbel(seed: int, position: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Standard Gumbel noise of each token id at `position`, shape of `ids`; a pure function of its arguments.
+
+    The uniform behind it is a splitmix64 hash (Steele, Lea and Flood 2014) of (seed, position, id).
+    """
+    key = _mix_int(_mix_int(seed & _MASK) + position)
+    x = ids.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(key)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    uniform = ((x >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return -np.log(-np.log(uniform))
+
+
+def _mix_int(x: int) -> int:
+    x = (x + _GOLDEN) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+def _candidates(row: Logits, s: Sampling, best: float) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Ids and float64 logits, largest first, that can survive the chain; exact, never an approximation."""
+    if 0 < s.top_k < len(row):
+        ids = top(row, s.top_k)
+    else:
+        # Without top-p nothing below the min-p line can matter; with it the whole mass is needed.
+        line = best + math.log(s.min_p) - 1e-3 if s.min_p > 0.0 and s.top_p >= 1.0 else -math.inf
+        ids = np.flatnonzero(row > line)
+        ids = ids[np.argsort(-row[ids], kind="stable")]
+    return ids, row[ids].astype(np.float64)

@@ -1,0 +1,1 @@
+"""The one boundary to llama.cpp: nothing outside this package imports llama_cpp."""
