@@ -91,6 +91,11 @@ _RULES = {
 }
 
 
+def names() -> list[str]:
+    """Every setting's name, as Settings spells it."""
+    return [field.name for field in dataclasses.fields(Settings)]
+
+
 def flag_of(name: str) -> str:
     """The command-line spelling of a setting."""
     return "--" + name.replace("_", "-")
@@ -112,12 +117,11 @@ def _read(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise UsageError(f"cannot read {path}: {error}", "mend the file or move it away") from error
     kinds = typing.get_type_hints(Settings)
-    known = [field.name for field in dataclasses.fields(Settings)]
     values = {}
     for key, value in raw.items():
         name = key.replace("-", "_")
-        if name not in known:
-            raise UsageError(f"{path}: unknown key {key!r}", f"known keys: {', '.join(known)}")
+        if name not in names():
+            raise UsageError(f"{path}: unknown key {key!r}", f"known keys: {', '.join(names())}")
         values[name] = _typed(value, kinds[name], f"{path}: {key}")
     return values
 
@@ -142,10 +146,10 @@ def config_file() -> Path:
     home = os.environ.get("LOCALSPEC_HOME")
     if home:
         return Path(home).expanduser() / "config.toml"
-    from platformdirs.unix import Unix  # noqa: PLC0415 -- start-up time
+    from platformdirs.unix import Unix
 
     if sys.platform == "win32":
-        from platformdirs import user_config_dir  # noqa: PLC0415
+        from platformdirs import user_config_dir
 
         return Path(user_config_dir("localspec", appauthor=False)) / "config.toml"
     return Path(Unix("localspec").user_config_dir) / "config.toml"  # XDG on macOS too: a terminal program

@@ -37,9 +37,7 @@ class ModelDrafter:
     def begin(self, context: Sequence[int]) -> None:
         self._agreed = 0
 
-    def propose(
-        self, context: Sequence[int], limit: int, go_on: Callable[[float], bool]
-    ) -> Proposal:
+    def propose(self, context: Sequence[int], limit: int, go_on: Callable[[float], bool]) -> Proposal:
         limit = min(limit, self.model.n_ctx + 1 - len(context))
         if limit <= 0:
             return Proposal()

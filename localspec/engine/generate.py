@@ -8,7 +8,8 @@ generator, an exception) passes the same `finally`, which leaves the model's cac
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import abc
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from localspec.engine import accept
@@ -49,17 +50,18 @@ class Generator:
     sources: Sequence[Source] = ()
     dice: accept.Dice = field(default_factory=lambda: RandomDice(0))
     clock: Callable[[], float] = time.perf_counter
+    last_prefill: Prefill = field(default=Prefill(0, 0, 0.0), init=False)
 
-    def prefill(self, prompt: Sequence[int]) -> Prefill:
+    def prefill(self, prompt: Sequence[int]) -> None:
         """Bring the cache to all of `prompt` but its last token, reusing the longest common prefix."""
-        start = self.clock()
-        body = prompt[:-1]
+        start, body = self.clock(), prompt[:-1]
+        self.last_prefill = Prefill(0, 0, 0.0)
         reused = common_prefix(self.model.tokens, body)
         self.model.rewind(reused)
         self.model.eval(body[reused:], rows=0)
-        return Prefill(reused, len(body) - reused, self.clock() - start)
+        self.last_prefill = Prefill(reused, len(body) - reused, self.clock() - start)
 
-    def generate(self, prompt: Sequence[int], max_tokens: int) -> Iterator[Step]:
+    def generate(self, prompt: Sequence[int], max_tokens: int) -> abc.Generator[Step, None, None]:
         """Emit steps that continue `prompt` until an end of turn, `max_tokens` or a full context.
 
         `prompt` holds 1 to n_ctx token ids. The tokens are those of plain decoding, whatever the sources do.

@@ -49,7 +49,7 @@ class Dist:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is chosen. The chain runs in this order: penalties, top_k, top_p, min_p, temperature.
+    """How the next token is chosen. The chain: penalties, top_k, top_p, min_p, temperature, in this order.
 
     temperature 0 is greedy. top_k 0, top_p 1, min_p 0, repeat_penalty 1 and presence_penalty 0 switch a
     stage off. Penalties look at the last `penalty_window` tokens of the context.
@@ -139,9 +139,7 @@ class Drafter(Protocol):
         Until the next `begin` the context only grows.
         """
 
-    def propose(
-        self, context: Sequence[int], limit: int, go_on: Callable[[float], bool]
-    ) -> Proposal:
+    def propose(self, context: Sequence[int], limit: int, go_on: Callable[[float], bool]) -> Proposal:
         """Guess at most `limit` tokens to follow `context`.
 
         `go_on(confidence)` is asked after each guess whether another is worth its cost; the guess it was

@@ -202,7 +202,9 @@ class LlamaModel:
         if status == 2:  # aborted
             raise Cancelled
         reason = LOG.reason(f"llama_decode returned {status}")
-        raise LocalspecError(f"the model's pass failed: {reason}", "try a smaller --ctx or fewer --gpu-layers")
+        raise LocalspecError(
+            f"the model's pass failed: {reason}", "try a smaller --ctx or fewer --gpu-layers"
+        )
 
     def _cut(self, length: int) -> bool:
         """Drop cells from `length` on; True only if what is left is proven right.
@@ -232,8 +234,9 @@ class LlamaModel:
     def _logits(self, rows: int) -> Logits:
         pointer = api.llama_get_logits(self._context)
         address = ctypes.addressof(pointer.contents)
-        flat = (ctypes.c_float * (rows * self._n_vocab)).from_address(address)
-        return np.frombuffer(flat, dtype=np.float32).reshape(rows, self._n_vocab)
+        flat = memoryview((ctypes.c_float * (rows * self._n_vocab)).from_address(address))
+        view: Logits = np.frombuffer(flat, dtype=np.float32).reshape(rows, self._n_vocab)
+        return view
 
     def _refuse_if_not_chat(self) -> None:
         """Kinds of models on which llama.cpp would abort the process or answer nonsense."""
@@ -272,7 +275,9 @@ class LlamaModel:
         context = api.llama_init_from_model(self._model, params)
         if not context:
             reason = LOG.reason("llama.cpp made no context")
-            raise LocalspecError(f"cannot make a context of {params.n_ctx} tokens: {reason}", "try --ctx 2048")
+            raise LocalspecError(
+                f"cannot make a context of {params.n_ctx} tokens: {reason}", "try --ctx 2048"
+            )
         return context
 
 
@@ -338,5 +343,6 @@ def _check_options(options: LoadOptions) -> None:
         raise UsageError(f"unknown --flash-attn {options.flash_attn!r}", "one of auto, on, off")
     if options.flash_attn == "off" and options.kv_type.startswith("q"):
         raise UsageError(
-            f"a {options.kv_type} KV cache needs flash attention", "leave --flash-attn at auto, or --kv-type f16"
+            f"a {options.kv_type} KV cache needs flash attention",
+            "leave --flash-attn at auto, or --kv-type f16",
         )

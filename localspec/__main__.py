@@ -1,0 +1,5 @@
+"""`python -m localspec`."""
+
+from localspec.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Conversations: prompts, turns, and the loop that keeps them going."""

@@ -1,0 +1,144 @@
+"""`localspec chat`: one answer, or a plain prompt loop that keeps the conversation."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from typing import IO
+
+from localspec.app import Loaded, open_target
+from localspec.chat.conversation import Conversation
+from localspec.chat.prompt import quote
+from localspec.config import Settings
+from localspec.engine.types import Cancelled
+from localspec.errors import ExitStatus, LocalspecError, UsageError
+from localspec.llama.library import LOG, CancelFlag
+from localspec.ui.interrupt import on_interrupt
+from localspec.ui.terminal import Terminal
+
+
+def chat(
+    settings: Settings,
+    terminal: Terminal,
+    question: str | None,
+    sent: str | None,
+    *,
+    interactive: bool,
+    as_json: bool,
+) -> ExitStatus:
+    """Answer `question` about `sent` (the text on stdin, if any), or talk until the user leaves.
+
+    `interactive` talks on after the first answer; keys then come from the terminal even if stdin was a pipe.
+    """
+    prompt = _first_prompt(question, sent)
+    if prompt is None and as_json:
+        raise UsageError(
+            "--json needs a question", 'for example: localspec chat --json "why is the sky blue?"'
+        )
+    cancel = CancelFlag()
+    with ExitStack() as stack:
+        keys = stack.enter_context(_keyboard(sent)) if prompt is None or interactive else None
+        try:
+            loaded = stack.enter_context(_load(settings, terminal, cancel))
+        except Cancelled:
+            return ExitStatus.INTERRUPTED
+        conversation = Conversation(loaded, terminal)
+        status = ExitStatus.OK
+        if prompt is not None:
+            status = _one_answer(conversation, prompt, as_json=as_json)
+        return status if keys is None else _talk(conversation, keys)
+
+
+def _first_prompt(question: str | None, sent: str | None) -> str | None:
+    """Question and stdin as one prompt; stdin becomes a delimited block before the question."""
+    for text, what in ((question, "the question"), (sent, "stdin")):
+        if text is not None and not text.strip():
+            raise UsageError(f"{what} is empty", "give some text, or </dev/null if nothing is meant to come")
+        if text is not None and "\0" in text:
+            raise UsageError(f"{what} contains NUL bytes", "only text can be asked about")
+    if question is not None and sent is not None:
+        return f"{quote(sent, 'stdin')}\n{question}"
+    return question if question is not None else sent
+
+
+def _load(settings: Settings, terminal: Terminal, cancel: CancelFlag) -> Loaded:
+    LOG.echo = terminal.verbosity >= 2
+    with on_interrupt(cancel.set):
+        loaded = open_target(
+            settings,
+            cancel=cancel,
+            note=terminal.note,
+            on_load=lambda share: terminal.progress(f"loading: {100 * share:.0f} %"),
+        )
+    terminal.progress("")
+    target = loaded.target
+    terminal.detail(
+        f"{target.path}: context {target.n_ctx} of {target.n_ctx_train} tokens, "
+        f"{target.options.threads} threads, "
+        f"{target.options.kv_type} KV cache, flash attention {target.options.flash_attn}, "
+        f"guesses from {', '.join(s.drafter.name for s in loaded.generator.sources) or 'nothing'}"
+    )
+    return loaded
+
+
+def _keyboard(sent: str | None) -> IO[str]:
+    """Where keys come from: stdin, or the terminal itself when stdin was a pipe."""
+    if sent is None and sys.stdin.isatty():
+        return sys.stdin
+    try:
+        return open("CONIN$" if sys.platform == "win32" else "/dev/tty", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            "there is no terminal to talk on", 'ask one thing: localspec chat "question"'
+        ) from error
+
+
+def _one_answer(conversation: Conversation, prompt: str, *, as_json: bool) -> ExitStatus:
+    terminal = conversation.terminal
+    with on_interrupt(conversation.loaded.cancel.set):
+        answer = conversation.ask(prompt, stream=not as_json)
+    conversation.loaded.cancel.clear()
+    if as_json:
+        terminal.out.write(json.dumps(conversation.report(answer), ensure_ascii=False) + "\n")
+        terminal.out.flush()
+    else:
+        terminal.write("" if answer.text.endswith("\n") else "\n")
+    conversation.summarise(answer)
+    return ExitStatus.INTERRUPTED if answer.finish_reason == "cancelled" else ExitStatus.OK
+
+
+def _talk(conversation: Conversation, keys: IO[str]) -> ExitStatus:
+    """The prompt loop: one line, one answer, until Ctrl-D. Ctrl-C stops an answer or clears the line."""
+    terminal = conversation.terminal
+    terminal.note("Ctrl-D leaves, Ctrl-C stops an answer")
+    while True:
+        try:
+            line = _read_line(keys, terminal)
+        except KeyboardInterrupt:
+            terminal.err.write("\n")
+            terminal.note("Ctrl-D leaves")
+            continue
+        if line is None:
+            terminal.err.write("\n")
+            return ExitStatus.OK
+        if not line.strip():
+            continue
+        try:
+            _one_answer(conversation, line.strip(), as_json=False)
+        except LocalspecError as error:
+            terminal.complain(error.message, error.hint)
+
+
+def _read_line(keys: IO[str], terminal: Terminal) -> str | None:
+    """One line without its end, None at end of input."""
+    if keys is sys.stdin and terminal.out_tty:
+        import readline  # noqa: F401 -- gives input() its line editing
+
+        try:
+            return input("> ")
+        except EOFError:
+            return None
+    terminal.err.write("> ")
+    terminal.err.flush()
+    return keys.readline() or None

@@ -1,0 +1,1 @@
+"""What the terminal shows: streams, colours, the live line. Knows no models."""

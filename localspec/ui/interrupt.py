@@ -1,0 +1,53 @@
+"""Ctrl-C while C code runs: a watcher thread sees the signal at once and raises a flag.
+
+Python's own handler waits until llama.cpp returns, which may take seconds. The C-level handler writes a
+byte to a socket instead, the watcher reads it, and llama.cpp asks the flag at every graph node.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` from another thread at the first Ctrl-C in the block; a second raises KeyboardInterrupt.
+
+    In a thread other than the main one signals do not arrive and this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    read, write = socket.socketpair()
+    write.setblocking(False)
+    presses = 0
+
+    def handle(*_: object) -> None:
+        nonlocal presses
+        presses += 1
+        if presses > 1:
+            raise KeyboardInterrupt
+
+    def watch() -> None:
+        while (signals := read.recv(64)) != b"\0":
+            if signal.SIGINT in signals:
+                stop()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    old_handler = signal.signal(signal.SIGINT, handle)
+    old_fd = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(old_fd)
+        signal.signal(signal.SIGINT, old_handler)
+        write.setblocking(True)
+        write.send(b"\0")
+        watcher.join()
+        read.close()
+        write.close()
