@@ -8,10 +8,33 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import llama_cpp as api
 
-__all__ = ["LOG", "CancelFlag", "api"]
+__all__ = ["LOG", "CancelFlag", "api", "ggml_function", "library_path"]
+
+
+def library_path(name: str) -> Path | None:
+    """The shared library `name` ("llama", "ggml-base", ...) that llama-cpp-python brings, if it is there."""
+    folder = Path(api.__file__).parent / "lib"
+    return next((path for end in ("so", "dylib", "dll") for path in folder.glob(f"*{name}.{end}")), None)
+
+
+def ggml_function(name: str, arguments: list[Any], result: Any) -> Callable[..., Any]:
+    """A C function of ggml by name. Raises AttributeError if this build has none."""
+    for library in ("ggml", "ggml-base"):
+        path = library_path(library)
+        handle = ctypes.CDLL(str(path)) if path else None
+        if hasattr(handle, name):
+            function = getattr(handle, name)
+            break
+    else:
+        raise AttributeError(name)
+    function.argtypes, function.restype = arguments, result
+    return function  # type: ignore[no-any-return]
 
 
 class Log:
