@@ -143,13 +143,26 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
 
 def config_file() -> Path:
     """LOCALSPEC_HOME/config.toml if that variable is set, else in the user's config folder."""
+    return _folder("config") / "config.toml"
+
+
+def catalog_file() -> Path:
+    """Where a user's own catalogue stands: models.toml beside config.toml."""
+    return _folder("config") / "models.toml"
+
+
+def models_folder() -> Path:
+    """Our own downloads: LOCALSPEC_HOME/models, else `models` in the user's data folder. May not exist yet."""
+    return _folder("data") / "models"
+
+
+def _folder(kind: str) -> Path:
+    """LOCALSPEC_HOME, or the user's "config" or "data" folder for localspec."""
     home = os.environ.get("LOCALSPEC_HOME")
     if home:
-        return Path(home).expanduser() / "config.toml"
-    from platformdirs.unix import Unix
-
+        return Path(home).expanduser()
     if sys.platform == "win32":
-        from platformdirs import user_config_dir
-
-        return Path(user_config_dir("localspec", appauthor=False)) / "config.toml"
-    return Path(Unix("localspec").user_config_dir) / "config.toml"  # XDG on macOS too: a terminal program
+        from platformdirs.windows import Windows as System
+    else:
+        from platformdirs.unix import Unix as System  # XDG on macOS too: a terminal program
+    return Path(getattr(System("localspec", appauthor=False), f"user_{kind}_dir"))

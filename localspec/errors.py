@@ -4,7 +4,8 @@
     |-- UsageError            exit 2   options, empty or invalid input, context too small
     |   `-- VocabularyError   exit 2   a draft of another vocabulary
     |-- BadModelFile          exit 1   unreadable, damaged, or a kind of model that cannot chat
-    `-- ModelNotFound         exit 3   no such model on this machine
+    |-- ModelNotFound         exit 3   no such model on this machine
+    `-- DownloadError         exit 3   the Hub cannot be reached, refuses, or sends something else
 
 Raised where the cause is known, printed once, in `cli.py`: the message says what and why, the hint
 says what to do next. Exit codes are those of `ExitStatus`.
@@ -50,4 +51,8 @@ class BadModelFile(LocalspecError):
 
 
 class ModelNotFound(LocalspecError):
+    exit_status = ExitStatus.MODEL_MISSING
+
+
+class DownloadError(LocalspecError):
     exit_status = ExitStatus.MODEL_MISSING
