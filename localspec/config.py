@@ -156,8 +156,14 @@ def models_folder() -> Path:
     return _folder("data") / "models"
 
 
+def cache_folder() -> Path:
+    """What can be made again: LOCALSPEC_HOME/cache, else the user's cache folder. May not exist yet."""
+    folder = _folder("cache")
+    return folder / "cache" if os.environ.get("LOCALSPEC_HOME") else folder
+
+
 def _folder(kind: str) -> Path:
-    """LOCALSPEC_HOME, or the user's "config" or "data" folder for localspec."""
+    """LOCALSPEC_HOME, or the user's "config", "data" or "cache" folder for localspec."""
     home = os.environ.get("LOCALSPEC_HOME")
     if home:
         return Path(home).expanduser()
