@@ -5,7 +5,8 @@
     |   `-- VocabularyError   exit 2   a draft of another vocabulary
     |-- BadModelFile          exit 1   unreadable, damaged, or a kind of model that cannot chat
     |-- ModelNotFound         exit 3   no such model on this machine
-    `-- DownloadError         exit 3   the Hub cannot be reached, refuses, or sends something else
+    |-- DownloadError         exit 3   the Hub cannot be reached, refuses, or sends something else
+    `-- NoFit                 exit 4   the model does not fit this machine's memory
 
 Raised where the cause is known, printed once, in `cli.py`: the message says what and why, the hint
 says what to do next. Exit codes are those of `ExitStatus`.
@@ -23,6 +24,7 @@ class ExitStatus(IntEnum):
     ERROR = 1
     USAGE = 2
     MODEL_MISSING = 3
+    NO_FIT = 4
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 
@@ -56,3 +58,7 @@ class ModelNotFound(LocalspecError):
 
 class DownloadError(LocalspecError):
     exit_status = ExitStatus.MODEL_MISSING
+
+
+class NoFit(LocalspecError):
+    exit_status = ExitStatus.NO_FIT
