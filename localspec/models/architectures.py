@@ -290,6 +290,8 @@ def _bytes_state(keys: Keys) -> int:
 
 def _scan_width(keys: Keys) -> int:
     """What a recurrent layer holds: its input, the convolution's and the scan's, as measured (see memory)."""
+    if keys.number(".wkv.head_size", 0):
+        return 17 * keys.number(".embedding_length")
     _, inner, state, groups = _ssm(keys)
     return 3 * (inner + 2 * groups * state) + (2 if keys.architecture in FULL_INTERVAL else 3) * inner
 

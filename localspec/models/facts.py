@@ -39,6 +39,8 @@ INPUT_TENSORS = {
     "token_types.weight",
 }
 """Looked up, not multiplied: llama.cpp keeps them on the host."""
+REPACKED = {"Q4_0", "Q4_K", "Q2_K", "IQ4_NL", "MXFP4"}
+"""Types that ggml rearranges for x86 processors: one tensor cannot be embedding and output at once."""
 KINDS = {"none": 0, "no_vocab": 0, "llama": 1, "gpt2": 2, "gemma4": 2, "hybriddna": 2, "whitespace": 2}
 KINDS |= {"bert": 3, "t5": 4, "rwkv": 5, "plamo2": 6}
 SPECIAL = {0: (-1, -1), 1: (1, 2), 2: (11, 11), 3: (101, -1), 4: (-1, 1), 5: (-1, -1), 6: (1, 2)}
@@ -55,12 +57,14 @@ Open = Callable[[], BinaryIO]
 class Weights:
     """Where the bytes of the weights are: MTP layers last, `largest` is the largest tensor of a layer.
 
-    The output matrix of a `tied` model is a copy of the embedding, which is in the file once. `active` is
-    read for one token: everything but the embedding in a dense model, the used experts' share in a mixture.
+    The output matrix of a `tied` model is the embedding, which is in the file once: a GPU needs a copy, the
+    host only of REPACKED types (`output_host`). `active` is read for one token: everything but the embedding
+    in a dense model, of a mixture only the used experts' share.
     """
 
     layers: tuple[int, ...]
     output: int
+    output_host: int
     embedding: int
     rest: int
     tied: bool
@@ -255,6 +259,7 @@ def low_bit(facts: ModelFacts, bits: float) -> ModelFacts:
     weights = Weights(
         layers=tuple(int(n * share) for n in old.layers),
         output=int(old.output * share),
+        output_host=int(old.output_host * share),
         embedding=int(old.embedding * share),
         rest=old.rest,  # norms stay as they are
         tied=old.tied,
@@ -299,9 +304,10 @@ def _check_set(headers: Sequence[Header]) -> None:
         raise BadModelFile(f"{headers[0].name} {what}", "the parts are not of one model: fetch them again")
 
 
-def _weights(keys: Keys, tensors: Iterable[Tensor]) -> Weights:
+def _weights(keys: Keys, tensors: Sequence[Tensor]) -> Weights:
     layers = [0] * keys.n_layers
-    active = embedding = output = rest = largest = token_embedding = 0
+    active = embedding = output = rest = largest = 0
+    looked_up = next((tensor for tensor in tensors if tensor.name == "token_embd.weight"), None)
     count, used = architectures.experts(keys)
     for tensor in tensors:
         number = _layer_of(tensor.name)
@@ -313,14 +319,16 @@ def _weights(keys: Keys, tensors: Iterable[Tensor]) -> Weights:
                 active += tensor.n_bytes * share[0] // share[1]
         elif tensor.name in INPUT_TENSORS:
             embedding += tensor.n_bytes
-            token_embedding += tensor.n_bytes if tensor.name == "token_embd.weight" else 0
         elif tensor.name == "output.weight":
             output += tensor.n_bytes
         else:
             rest += tensor.n_bytes
-    tied = not output and token_embedding > 0
-    output = output or token_embedding
-    return Weights(tuple(layers), output, embedding, rest, tied, largest, active + output + rest)
+    tied = not output and looked_up is not None
+    output_host = output
+    if tied and looked_up:
+        output = looked_up.n_bytes
+        output_host = output if looked_up.type in REPACKED else 0
+    return Weights(tuple(layers), output, output_host, embedding, rest, tied, largest, active + output + rest)
 
 
 def _layer_of(name: str) -> int | None:

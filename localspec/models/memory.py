@@ -165,18 +165,23 @@ def _units(facts: ModelFacts, context: Context) -> list[Need]:
 def _fixed_on_gpu(facts: ModelFacts, context: Context, start: int) -> Need:
     """What a GPU needs however many layers it has.
 
-    Layers on the host are computed here for long prompts, one copied tensor at a time; and a quantised
-    cache is converted to F16 layer by layer, outside the compute buffer (CUDA: fattn-common.cuh).
+    After layers on the host come their results; and those layers are computed here for long prompts, one
+    copied tensor at a time. A quantised cache is converted to F16 layer by layer, outside the compute buffer
+    (CUDA: fattn-common.cuh).
     """
     compute = bytes_compute(facts, context.n_ctx, context.kv_type, flash=context.flash)
+    if start:
+        compute += facts.weights.largest + facts.widths.embd * min(UBATCH, context.n_ctx) * F32
     widest = max((layer.n_key + layer.n_value for layer in facts.layers), default=0)
     converted = 2 * facts.cells(context.n_ctx)[0] * widest if context.kv_type.startswith("q") else 0
-    return Need(compute=compute + (facts.weights.largest if start else 0), other=converted)
+    return Need(compute=compute, other=converted)
 
 
 def _on_host(facts: ModelFacts, context: Context, units: list[Need], layers_gpu: int) -> Need:
     """Embedding, the layers that stay, and room for the logits of a widest pass, which come here."""
-    weights = facts.weights.embedding + (0 if layers_gpu else _bytes_output_on_host(facts))
+    weights = facts.weights.embedding
+    if not layers_gpu:
+        weights += facts.weights.output_host + facts.weights.rest
     compute = _bytes_inputs(facts, context)
     if units:
         rows = 0 if layers_gpu else WIDEST_PASS
@@ -184,10 +189,6 @@ def _on_host(facts: ModelFacts, context: Context, units: list[Need], layers_gpu:
     logits = facts.n_vocab * WIDEST_PASS * F32
     layers = units if layers_gpu else units[:-1]
     return sum(layers, Need(weights, compute=compute, other=logits))
-
-
-def _bytes_output_on_host(facts: ModelFacts) -> int:
-    return facts.weights.rest + (0 if facts.weights.tied else facts.weights.output)
 
 
 def _bytes_inputs(facts: ModelFacts, context: Context) -> int:

@@ -21,6 +21,13 @@ from localspec.engine.types import Device
 from localspec.errors import BadModelFile, NoFit, UsageError
 from localspec.models.facts import ModelFacts
 from localspec.models.memory import HOST, Context, Need, Placement, n_units, place, place_head
+from localspec.models.pairs import (
+    WORTH_OFFERING,
+    copy_acceptance,
+    draft_acceptance,
+    expected_factor,
+    typical_widths,
+)
 from localspec.models.reasons import Asked, explain, gib, place_name
 
 MIB, GIB = 2**20, 2**30
@@ -28,8 +35,10 @@ CONTEXTS = (8192, 6144, 4096)
 """Tokens of context to try, where the user did not ask for a number."""
 DRIVEN = frozenset({"model", "self"})
 """Kinds of draft that can be run; the others are recognised and named."""
-MIN_GAIN = 1.05
-"""A draft is worth its memory from this expected factor on."""
+TEMPERATURE = 0.8
+"""Of the sampling that expectations are for."""
+EXPERTS_COST = 0.25
+"""What each further token of a pass costs more in a mixture, where it reads experts of its own (C13)."""
 
 Kind = Literal["head inside", "head file", "model", "self"]
 
@@ -40,16 +49,22 @@ def margin(bytes_total: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Draft:
     """A source of guesses that takes memory. `facts`: of its file; the target's own for a head inside it.
 
-    `gain`: the expected factor over plain decoding where it is known better than by `expected_gain`.
+    `gain`: the expected factor over plain decoding, where it is measured or known better than from sizes.
     """
 
     kind: Kind
     name: str
     facts: ModelFacts
     gain: float | None = None
+
+    @property
+    def can_run(self) -> bool:
+        """Whether this version can let it guess: a whole model whose cache can be cut anywhere."""
+        whole = self.facts.head is None and not self.facts.embedding_only
+        return self.kind in DRIVEN and whole and self.facts.rollback == "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +99,7 @@ class Plan:
     n_ctx: int
     kv_type: str
     sources: tuple[str, ...]
-    draft: Candidate | None
+    draft: Draft | None
     split: Mapping[str, int]
     bytes_by_device: Mapping[str, int]
     needs: Mapping[str, Need]
@@ -99,7 +114,7 @@ class Plan:
 
 def plan(
     target: ModelFacts,
-    candidates: Sequence[Candidate] = (),
+    candidates: Sequence[Draft] = (),
     *,
     devices: Sequence[Device],
     host: Host,
@@ -131,18 +146,9 @@ def _check(target: ModelFacts, wishes: Wishes) -> None:
         raise UsageError(what, "try --kv-type f16")
 
 
-def _sources(draft: Candidate | None) -> tuple[str, ...]:
+def _sources(draft: Draft | None) -> tuple[str, ...]:
     """The n-gram source is always armed: it takes no memory worth counting."""
     return ("ngram", draft.name) if draft else ("ngram",)
-
-
-def expected_gain(share: float, acceptance: float, slope: float) -> float:
-    """Best factor over plain decoding of a draft that costs `share` of a target pass a guess (METHODS 4.3).
-
-    E / (k c + T(k+1) / T(1)) over k, with E = (1 - a^(k+1)) / (1 - a) and T(n) = 1 + s (n - 1).
-    """
-    emitted = [(1 - acceptance ** (k + 1)) / (1 - acceptance) for k in range(16)]
-    return max(e / (1 + k * (share + slope)) for k, e in enumerate(emitted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +157,7 @@ class _Rung:
 
     context: Context
     layers_gpu: int
-    draft: Candidate | None = None
+    draft: Draft | None = None
     gain: float = 1.0
 
 
@@ -218,9 +224,7 @@ def _shares_memory(gpu: Device) -> bool:
     return gpu.kind == "igpu" or gpu.name.startswith(("MTL", "Metal"))
 
 
-def _draft_needs(
-    draft: Candidate | None, context: Context, gpu: Mapping[str, int]
-) -> Mapping[str, Need] | None:
+def _draft_needs(draft: Draft | None, context: Context, gpu: Mapping[str, int]) -> Mapping[str, Need] | None:
     """The draft wholly on `gpu`, or on the host without one; None if it is too big. Its cache is F16."""
     if draft is None:
         return {}
@@ -233,28 +237,31 @@ def _draft_needs(
 
 
 def _worth_it(
-    target: ModelFacts, candidates: Sequence[Candidate], machine: _Machine
-) -> list[tuple[Candidate, float]]:
+    target: ModelFacts, candidates: Sequence[Draft], machine: _Machine
+) -> list[tuple[Draft, float]]:
     """Drafts that can be run and should win, with their expected factors, best first."""
-    able = [draft for draft in candidates if draft.kind in DRIVEN and draft.facts.rollback == "any"]
-    gains = [(draft, _gain(target, draft, machine)) for draft in able]
-    return sorted((pair for pair in gains if pair[1] >= MIN_GAIN), key=lambda pair: -pair[1])
+    gains = [(draft, _gain(target, draft, machine)) for draft in candidates if draft.can_run]
+    return sorted((pair for pair in gains if pair[1] >= WORTH_OFFERING), key=lambda pair: -pair[1])
 
 
-def _gain(target: ModelFacts, draft: Candidate, machine: _Machine) -> float:
-    """What is known of the draft, or an estimate from bytes read and typical acceptance (FACTS 2 and 3)."""
+def _gain(target: ModelFacts, draft: Draft, machine: _Machine) -> float:
+    """What is known of the draft, or else expected of one that reads so much less (see `pairs`)."""
     if draft.gain is not None:
         return draft.gain
-    slope = 0.35 if not machine.gpus else 0.1 if machine.unified else 0.03
+    device = "igpu" if machine.unified else "gpu" if machine.gpus else "cpu"
+    widths = typical_widths(device, target.bits_per_weight)
     if target.experts[0]:
-        slope += 0.25  # every further token of a pass reads experts of its own
-    bits = draft.facts.bits_per_weight
-    acceptance = 0.7 if draft.kind != "self" else 0.75 if bits >= 4 else 0.6 if bits >= 3 else 0.4
-    return expected_gain(draft.facts.weights.active / max(1, target.weights.active), acceptance, slope)
+        widths = {n: cost + EXPERTS_COST * (n - 1) for n, cost in widths.items()}
+    if draft.kind == "self":
+        alpha = copy_acceptance(draft.facts.bits_per_weight, target.n_parameters, TEMPERATURE)
+    else:
+        alpha = draft_acceptance(draft.facts.n_parameters / max(1, target.n_parameters), TEMPERATURE)
+    cost = draft.facts.weights.active / max(1, target.weights.active)
+    return expected_factor(alpha, cost, widths).factor
 
 
 def _ladder(
-    target: ModelFacts, drafts: Sequence[tuple[Candidate, float]], machine: _Machine, wishes: Wishes
+    target: ModelFacts, drafts: Sequence[tuple[Draft, float]], machine: _Machine, wishes: Wishes
 ) -> Iterator[_Rung]:
     """All ways to run the target within the wishes, best first: see the module's header."""
     most = n_units(target) if machine.gpus else 0
@@ -280,8 +287,8 @@ def _ladder(
 
 def _contexts(target: ModelFacts) -> tuple[int, ...]:
     """Sizes to try, largest first, none above what the model was trained for."""
-    trained = target.n_ctx_train or CONTEXTS[0]
-    return tuple(n for n in CONTEXTS if n <= trained) or (trained,)
+    first = min(CONTEXTS[0], target.n_ctx_train or CONTEXTS[0])
+    return first, *(n for n in CONTEXTS if n < first)
 
 
 def _no_fit(target: ModelFacts, machine: _Machine, wishes: Wishes) -> NoFit:
@@ -312,8 +319,9 @@ def _remedy(target: ModelFacts, machine: _Machine, wishes: Wishes) -> str:
         changed = replace(wishes, **change)  # type: ignore[arg-type]
         return any(machine.fit(target, rung) for rung in _ladder(target, [], machine, changed))
 
-    if wishes.kv_type is not None and fits(kv_type=None):
-        return "try --kv-type q8_0"
+    for kv_type in ("f16", "q8_0") if wishes.kv_type is not None and wishes.flash else ():
+        if target.allows_kv(kv_type) and fits(kv_type=kv_type):
+            return f"try --kv-type {kv_type}"
     low, high = 0, (wishes.n_ctx or _contexts(target)[-1]) // 256
     while high - low > 1:
         middle = (low + high) // 2

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from localspec.models.memory import HOST, Context, n_units
 
 if TYPE_CHECKING:
-    from localspec.models.plan import Candidate, Plan, Wishes
+    from localspec.models.plan import Draft, Plan, Wishes
 
 KINDS = {
     "head inside": "the MTP head in the file",
@@ -32,7 +32,7 @@ class Asked:
     wishes: Wishes
     free: Mapping[str, int]
     rooms: Mapping[str, int]
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Draft, ...]
     gains: Mapping[str, float]
 
 
@@ -60,7 +60,7 @@ def _devices(found: Plan, asked: Asked) -> Iterator[str]:
     units = n_units(found.target)
     for name, used in found.bytes_by_device.items():
         layers = units - found.layers_gpu if name == HOST else found.split.get(name, 0)
-        what = f"{layers} of {units} layers" if layers else "no layers"
+        what = f"{layers} of {units} layers" if layers else "the token embedding"
         free, room = asked.free[name], asked.rooms[name]
         margin = f"{gib(free)} are free, {gib(free - room)} of them are left alone"
         yield f"{name} takes {what} in {gib(used)}: {margin}."
@@ -96,7 +96,7 @@ def _cache(found: Plan, asked: Asked) -> str:
     return f"Cache in {kind}: {gib(size(found.kv_type))}."
 
 
-def _draft(found: Plan, asked: Asked, draft: Candidate) -> str:
+def _draft(found: Plan, asked: Asked, draft: Draft) -> str:
     what = f"{KINDS[draft.kind].capitalize()} {draft.name}"
     gain = asked.gains.get(draft.name)
     if found.draft is draft:
@@ -105,10 +105,10 @@ def _draft(found: Plan, asked: Asked, draft: Candidate) -> str:
         )
     if not asked.wishes.draft:
         return f"{what} is left out: --draft none."
-    if draft.kind.startswith("head"):
-        return f"{what} is recognised; this version cannot run it yet."
-    if draft.facts.rollback != "any":
-        return f"{what} is left out: its state cannot be taken back after a wrong guess."
+    if draft.kind.startswith("head") or draft.facts.head:
+        return f"{what} is recognised as a head; this version cannot run it yet."
+    if not draft.can_run:
+        return f"{what} is left out: it is no model that can take back a wrong guess."
     if gain is None:
         return f"{what} is left out: no gain is expected here."
     if found.draft:
