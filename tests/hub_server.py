@@ -135,7 +135,7 @@ class HubServer:
                     return
                 span = f"bytes {start}-{min(end, len(content)) - 1}/{len(content)}"
                 fault.headers = {"Content-Range": span, **fault.headers}
-                self.send(206, content[start:end], fault)
+                self.send(206, content[start:end] if fault.body is None else fault.body, fault)
 
             def send(self, status: int, body: bytes, fault: Fault) -> None:
                 self.send_response(status)

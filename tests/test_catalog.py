@@ -200,6 +200,13 @@ def test_what_fits_twice_is_listed_and_not_guessed() -> None:
     assert pick(files, "m-Q4_K_M.gguf", "org/r") == ("m-Q4_K_M.gguf",)
 
 
+def test_a_file_is_found_in_another_case() -> None:
+    assert pick(["m-MXFP4.gguf", "x.gguf"], "m-mxfp4.gguf", "r") == ("m-MXFP4.gguf",)
+    assert pick(["m-a.gguf", "m-A.gguf"], "m-A.gguf", "r") == ("m-A.gguf",)
+    with pytest.raises(ModelNotFound):
+        pick(["m-a.gguf", "M-A.gguf"], "m-A.gguf", "r")
+
+
 def test_what_is_not_there_names_what_is() -> None:
     with pytest.raises(ModelNotFound, match="no file for q6_k") as caught:
         pick([f"m-Q{i}_0.gguf" for i in range(14)], "q6_k", "r")

@@ -138,6 +138,7 @@ def test_nothing_but_the_model_is_asked_for(server: HubServer) -> None:
         f"/org/repo/resolve/{COMMIT}/{FILE}",
     ]
     assert all("agent" not in asked.headers["user-agent"] for asked in server.asked)
+    assert server.asked[-1].headers["accept-encoding"] == "identity"
     assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
 
 
@@ -219,6 +220,13 @@ def test_an_end_without_a_length_is_a_drop_too(server: HubServer) -> None:
     server.faults.append(Fault(drop_after=1000, without_length=True))
     assert pull().read_bytes() == CONTENT
     assert server.ranges == [None, "bytes=1000-"]
+
+
+def test_a_server_that_sends_nothing_is_left(server: HubServer) -> None:
+    server.faults.extend([Fault(drop_after=0, without_length=True)] * 9)
+    with pytest.raises(DownloadError, match=f"broke off at 0 of {len(CONTENT)} bytes"):
+        pull()
+    assert len(server.asked_for_files) == len(download.PAUSES) + 1
 
 
 def test_a_stalled_server_is_left(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +351,11 @@ def test_a_server_without_if_range_is_told_by_its_etag(server: HubServer) -> Non
         server.files[FILE], server.etags[FILE] = CONTENT, 'W/"new"'
 
     server.faults.extend([Fault(drop_after=1000), Fault(first=change)])
-    assert pull().read_bytes() == CONTENT
+    heard: list[int] = []
+    offer = hub.look_up("org/repo")
+    path = hub.fetch(offer, on_bytes=lambda done, _: heard.append(done), sleep=Naps())
+    assert path.read_bytes() == CONTENT
+    assert len(CONTENT) not in heard[:-2]
     assert server.ranges == [None, "bytes=1000-", None]
     assert all("if-range" not in asked.headers for asked in server.asked_for_files)
 
@@ -366,8 +378,8 @@ def test_a_damaged_part_of_an_earlier_run_is_fetched_once_more(server: HubServer
     assert server.ranges == ["bytes=1000-", None]
 
 
-@pytest.mark.parametrize("left", [CONTENT, CONTENT + b"x"])
-def test_a_part_that_is_whole_or_too_long(server: HubServer, left: bytes) -> None:
+@pytest.mark.parametrize("left", [CONTENT, OTHER, CONTENT + b"x"])
+def test_a_part_that_is_whole_or_wrong_or_too_long(server: HubServer, left: bytes) -> None:
     part = config.models_folder() / "org" / "repo" / part_name()
     part.parent.mkdir(parents=True)
     part.write_bytes(left)
@@ -390,10 +402,11 @@ def test_a_server_that_ignores_ranges_starts_anew(server: HubServer) -> None:
     assert pull().read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("span", ["bytes 0-9/300004", "bytes 999-300003/300004", "nonsense"])
+@pytest.mark.parametrize("span", ["bytes 0-300003/300004", "bytes 999-300003/300004", "nonsense"])
 def test_another_range_than_asked_for_is_not_used(server: HubServer, span: str) -> None:
-    server.faults.extend([Fault(drop_after=1000), Fault(headers={"Content-Range": span})])
+    server.faults.extend([Fault(drop_after=1000), Fault(headers={"Content-Range": span}, body=CONTENT)])
     assert pull().read_bytes() == CONTENT
+    assert server.ranges == [None, "bytes=1000-", None]
 
 
 def test_a_server_that_never_gets_it_right_is_left(server: HubServer) -> None:
@@ -636,7 +649,7 @@ def test_a_remote_file_reads_like_a_local_one(server: HubServer, monkeypatch: py
     far, near, dice = hub.remote_header(hub.look_up("org/repo")), io.BytesIO(CONTENT), random.Random(3)
     assert far.seekable()
     for _ in range(300):
-        where, n = dice.randrange(len(CONTENT) + 100), dice.choice([0, 1, 8, 500, 100_000])
+        where, n = dice.randrange(2 * len(CONTENT)), dice.choice([0, 1, 8, 500, 100_000])
         whence = dice.choice([os.SEEK_SET, os.SEEK_END])
         offset = where if whence == os.SEEK_SET else -where % len(CONTENT) * -1
         assert far.seek(offset, whence) == near.seek(offset, whence) == far.tell()
@@ -662,6 +675,15 @@ def test_a_remote_file_survives_a_drop_and_a_busy_server(server: HubServer) -> N
     naps = Naps()
     assert hub.remote_header(hub.look_up("org/repo"), sleep=naps).read(1000) == CONTENT[:1000]
     assert len(naps) == 3
+
+
+def test_a_remote_file_takes_no_more_than_it_asked_for(
+    server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub._RemoteFile, "BLOCK", 1000)
+    server.faults.append(Fault(body=CONTENT, stall=True, without_length=True))
+    assert hub.remote_header(hub.look_up("org/repo"), sleep=Naps()).read(1000) == CONTENT[:1000]
+    assert server.ranges == ["bytes=0-999"]
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def unsafe(path: str) -> str:
     if bad is not None:
         return f"has the character {bad!r}"
     for part in path.split("/"):
-        if part in ("", ".", "..") or part.startswith("~") or part != part.strip() or part.endswith("."):
+        if not part or part.startswith("~") or part.endswith(".") or part != part.strip():  # so no . or ..
             return "must be a plain relative path, such as folder/file.gguf"
     return ""
 
@@ -124,8 +124,8 @@ def pick(names: Iterable[str], wanted: str | None, where: str) -> tuple[str, ...
     repository, for messages. Raises ModelNotFound without a match, UsageError with more than one.
     """
     usable = [name for name in names if name.lower().endswith(".gguf") and not unsafe(name)]
-    if wanted is not None and wanted in usable:
-        return _whole_set(wanted, usable, where)
+    if wanted is not None and (named := _by_name(usable, wanted)):
+        return _whole_set(named, usable, where)
     models = [name for name in usable if _is_model(name)]
     hits = _matches(models, wanted)
     if len(hits) == 1:
@@ -136,6 +136,12 @@ def pick(names: Iterable[str], wanted: str | None, where: str) -> tuple[str, ...
         raise UsageError(f"{where} has {len(models)} models", f"name one: {_listed(models)}")
     has = f"it has {_listed(models)}" if models else "it has no GGUF model: take another repository"
     raise ModelNotFound(f"{where} has no file for {wanted}" if wanted else f"nothing to run in {where}", has)
+
+
+def _by_name(names: Sequence[str], wanted: str) -> str | None:
+    """The file called `wanted`; publishers change the case of names, so a single other spelling counts."""
+    alike = [name for name in names if name.lower() == wanted.lower()]
+    return wanted if wanted in alike else alike[0] if len(alike) == 1 else None
 
 
 def _is_model(name: str) -> bool:
