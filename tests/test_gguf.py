@@ -229,10 +229,10 @@ def test_claims_allocate_nothing() -> None:
 
 def test_any_file_that_seeks_and_reads_will_do(tmp_path: Path) -> None:
     class Dribble(io.BytesIO):
-        """A file that gives at most 1000 bytes at a time, as a socket does."""
+        """A file that gives at most 100 bytes at a time, as a socket may."""
 
         def read(self, n: int | None = -1) -> bytes:
-            return super().read(min(1000, n if n and n > 0 else 1000))
+            return super().read(min(100, n if n and n > 0 else 100))
 
     data = tiny.write_llama(tmp_path / "m.gguf").read_bytes()
     assert read_header(Dribble(data), "m.gguf") == read(data)
@@ -368,6 +368,8 @@ def test_cells() -> None:
     assert [plain.cells(n) for n in (1, 256, 257, 8000)] == [(256, 0), (256, 0), (512, 0), (8192, 0)]
     windowed = model_facts([shapes.header("gpt-oss-20b")], io.BytesIO)
     assert [windowed.cells(n) for n in (100, 500, 8192)] == [(256, 256), (512, 512), (8192, 768)]
+    unused = model_facts([shapes.header("phi-4")], io.BytesIO)  # its file names a window
+    assert (unused.window, unused.cells(8192)) == (0, (8192, 0))
 
 
 def test_a_cache_type_must_divide_the_heads() -> None:
@@ -639,4 +641,6 @@ def test_samples_reach_the_whole_file(tmp_path: Path) -> None:
             data[len(head) + changed] = 1
         (tmp_path / "m.gguf").write_bytes(bytes(data))
         prints.add(read_model(tmp_path / "m.gguf").fingerprint)
-    assert len(prints) == 18
+    (tmp_path / "m.gguf").write_bytes(head + bytes(size + 32))
+    prints.add(read_model(tmp_path / "m.gguf").fingerprint)
+    assert len(prints) == 19

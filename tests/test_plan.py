@@ -284,6 +284,54 @@ def test_the_estimate_is_llama_cpps_report(name: str, machines: object, best: Pl
         assert need.weights + need.cache + compute == pytest.approx(sum(reported), rel=0.01)
 
 
+PARTLY = [
+    (
+        "qwen3-0.6b-q8_0",
+        Placed(14, 2048, "f16", (382682112, 109051904, 41779200), (416119808, 125829120, 29372672)),
+    ),
+    ("qwen3-0.6b-q8_0", Placed(29, 2048, "f16", (633495552, 234881024, 41779200), (165306368, 0, 6304000))),
+    (
+        "gemma3-4b",
+        Placed(20, 2048, "f16", (1386913792, 125829120, 77089024), (1174394880, 98566144, 86528256)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "reported"), PARTLY)
+def test_where_the_output_lies_logits_are_computed(name: str, reported: Placed) -> None:
+    """Large vocabularies on small models: logits decide the compute buffer of the device with the output."""
+    placed = place(model(name), Context(2048), reported.layers_gpu, {"GPU": 2**60})
+    assert placed is not None
+    for device_name, (weights, caches, compute) in (("GPU", reported.gpu), (HOST, reported.host)):
+        need = placed.needs[device_name]
+        assert (need.weights, need.cache) == (weights, caches)
+        copied = model(name).weights.largest if device_name == "GPU" and placed.needs[HOST].cache else 0
+        assert need.compute - copied == pytest.approx(compute, rel=0.2)
+
+
+def test_mtp_layers_are_not_loaded() -> None:
+    whole = model("qwen3-8b")
+    with_mtp = replace(whole, n_layers_mtp=1)
+    assert n_units(with_mtp) == n_units(whole)
+    for layers in (0, 37):
+        placed, plain = (place(facts, Context(4096), layers, {"GPU": 2**60}) for facts in (with_mtp, whole))
+        assert placed is not None
+        assert plain is not None
+        saved = sum(plain.bytes.values()) - sum(placed.bytes.values())
+        assert saved == whole.weights.layers[-1] + whole.bytes_cache(4096)[-1]
+
+
+def test_a_pipeline_keeps_more_inputs() -> None:
+    """Several GPUs with all layers: three more copies of masks and embedded tokens on each."""
+    apart = place(model("qwen3-8b"), Context(8192), 37, {"A": 3 * GIB, "B": 2**60})
+    alone = place(model("qwen3-8b"), Context(8192), 37, {"A": 2**60})
+    assert apart is not None
+    assert alone is not None
+    inputs = 8192 * 512 * 2 + 2 * 4096 * 512 * 4
+    for name in "AB":
+        assert apart.needs[name].compute == alone.needs["A"].compute + 3 * inputs
+
+
 @pytest.mark.parametrize("name", shapes.SHAPES)
 def test_compute_buffers(name: str) -> None:
     """Over 28 architectures: at most 9 % or 20 MB too small, at most 30 % or 40 MB too large."""
@@ -292,6 +340,17 @@ def test_compute_buffers(name: str) -> None:
         ours = bytes_compute(facts, n_ctx, kind, flash=flash)
         assert -0.09 * reported <= ours - reported <= 0.3 * reported, (kind, n_ctx, flash)
         assert ours - reported < 40e6
+
+
+@pytest.mark.parametrize(
+    ("name", "reported"),
+    [("qwen35-4b", 68536608), ("qwen35-27b", 96872736), ("mamba2-2.7b", 73171232)],
+)
+def test_compute_buffers_of_recurrent_layers(name: str, reported: int) -> None:
+    """With a feed-forward of 64 and a vocabulary of 128 the recurrent layers alone decide."""
+    facts = model_facts([shapes.header(name, **{"feed_forward_length": 64, "vocab_size": 128})], io.BytesIO)
+    facts = replace(facts, n_vocab=128)
+    assert 0 <= bytes_compute(facts, 2048) - reported <= 0.3 * reported
 
 
 def breakdown(context: Any) -> list[int]:
@@ -448,6 +507,9 @@ def test_the_best_draft_that_fits_is_taken() -> None:
     assert planned("qwen3-32b", gpu(24.5), little, losing, big).draft == little
     assert planned("qwen3-32b", gpu(48), losing).draft is None
     assert planned("qwen3-32b", gpu(24.5), little).gain == 1.5
+    asked = replace(losing, asked=True)
+    assert planned("qwen3-32b", gpu(48), asked).draft == asked
+    assert planned("qwen3-32b", gpu(48), asked).rank > planned("qwen3-32b", gpu(48)).rank
 
 
 def test_the_draft_lies_wholly_on_the_first_gpu() -> None:

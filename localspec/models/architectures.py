@@ -263,9 +263,6 @@ def _cache_owners(keys: Keys, recurrent: tuple[bool, ...]) -> tuple[bool, ...]:
         return (False,) * n
     if arch == "falcon-h1":
         return (True,) * n
-    if arch.startswith("nemotron_h"):
-        ffn = keys.by_layer(".feed_forward_length")
-        return tuple(not recurrent[i] and not ffn[i] for i in range(n))
     shared = n - 20 if arch == "gemma3n" else keys.number(".attention.shared_kv_layers", 0)
     own = n - shared if arch.startswith(("gemma3n", "gemma4")) else n
     return tuple(i < own and not recurrent[i] for i in range(n))

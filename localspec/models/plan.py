@@ -53,12 +53,14 @@ class Draft:
     """A source of guesses that takes memory. `facts`: of its file; the target's own for a head inside it.
 
     `gain`: the expected factor over plain decoding, where it is measured or known better than from sizes.
+    `asked`: the user named it, so it need not promise a gain.
     """
 
     kind: Kind
     name: str
     facts: ModelFacts
     gain: float | None = None
+    asked: bool = False
 
     @property
     def can_run(self) -> bool:
@@ -107,9 +109,10 @@ class Plan:
     gain: float = 1.0
 
     @property
-    def rank(self) -> tuple[int, bool, int, float]:
-        """Larger is better: context, an F16 cache, layers on the GPU, the draft's expected gain."""
-        return self.n_ctx, self.kv_type in {"f16", "bf16", "f32"}, self.layers_gpu, self.gain
+    def rank(self) -> tuple[int, bool, int, bool, float]:
+        """Larger is better: context, an F16 cache, layers on the GPU, a draft and its expected gain."""
+        full = self.kv_type in {"f16", "bf16", "f32"}
+        return self.n_ctx, full, self.layers_gpu, self.draft is not None, self.gain
 
 
 def plan(
@@ -241,7 +244,8 @@ def _worth_it(
 ) -> list[tuple[Draft, float]]:
     """Drafts that can be run and should win, with their expected factors, best first."""
     gains = [(draft, _gain(target, draft, machine)) for draft in candidates if draft.can_run]
-    return sorted((pair for pair in gains if pair[1] >= WORTH_OFFERING), key=lambda pair: -pair[1])
+    worth = (pair for pair in gains if pair[0].asked or pair[1] >= WORTH_OFFERING)
+    return sorted(worth, key=lambda pair: -pair[1])
 
 
 def _gain(target: ModelFacts, draft: Draft, machine: _Machine) -> float:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from localspec.models.plan import Draft, Plan, Wishes
 
 KINDS = {
-    "head inside": "the MTP head in the file",
-    "head file": "the head",
-    "model": "the draft model",
-    "self": "the low-bit copy",
+    "head inside": "The MTP head in the file:",
+    "head file": "The head",
+    "model": "The draft model",
+    "self": "The low-bit copy",
 }
 
 
@@ -97,7 +97,7 @@ def _cache(found: Plan, asked: Asked) -> str:
 
 
 def _draft(found: Plan, asked: Asked, draft: Draft) -> str:
-    what = f"{KINDS[draft.kind].capitalize()} {draft.name}"
+    what = f"{KINDS[draft.kind]} {draft.name}"
     gain = asked.gains.get(draft.name)
     if found.draft is draft:
         return (
@@ -109,6 +109,8 @@ def _draft(found: Plan, asked: Asked, draft: Draft) -> str:
         return f"{what} is recognised as a head; this version cannot run it yet."
     if not draft.can_run:
         return f"{what} is left out: it is no model that can take back a wrong guess."
+    if not found.sources:
+        return f"{what} is left out: nothing can be guessed for this model."
     if gain is None:
         return f"{what} is left out: no gain is expected here."
     if found.draft:
