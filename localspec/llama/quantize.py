@@ -30,8 +30,8 @@ from localspec.llama.library import LOG, api
 FTYPES = {
     "q8_0": api.LLAMA_FTYPE_MOSTLY_Q8_0,
     "q4_0": api.LLAMA_FTYPE_MOSTLY_Q4_0,
-    "q4_k": api.LLAMA_FTYPE_MOSTLY_Q4_K_S,
-    "q3_k": api.LLAMA_FTYPE_MOSTLY_Q3_K_S,
+    "q4_k": api.LLAMA_FTYPE_MOSTLY_Q4_K_M,
+    "q3_k": api.LLAMA_FTYPE_MOSTLY_Q3_K_M,
     "q2_k": api.LLAMA_FTYPE_MOSTLY_Q2_K,
     "iq4_nl": api.LLAMA_FTYPE_MOSTLY_IQ4_NL,  # both i-quants take thirty times as long to make
     "iq3_s": api.LLAMA_FTYPE_MOSTLY_IQ3_S,

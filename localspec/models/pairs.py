@@ -22,6 +22,9 @@ FIRST_COMPARED = 5
 WORTH_OFFERING = 1.1
 """Least expected factor of a draft that is offered unasked: an expectation is good to 15 %."""
 
+NOMINAL_BITS = {"q4_0": 4.65, "q4_k": 4.85, "q3_k": 4.0, "q2_k": 3.2}
+"""Kinds of copies to offer, with their bits per weight while `llama.quantize.planned_size` was not asked."""
+
 COPY_ERROR = ((3.2, 0.29), (3.65, 0.21), (4.0, 0.14), (4.65, 0.11), (5.7, 0.05), (6.6, 0.04), (8.5, 0.023))
 """Bits per weight of a low-bit copy -> how often its greedy choice is not its source's, for 8e9 parameters.
 
@@ -132,7 +135,7 @@ def copy_acceptance(bits: float, n_parameters: int, temperature: float) -> float
     points = [(b, math.log(error)) for b, error in COPY_ERROR]
     logarithm = _interpolate(points, bits)
     logarithm += 0.3 * max(0.0, math.log(8e9 / n_parameters))
-    return max(0.0, 1.0 - math.exp(logarithm) * (1 + 0.35 * min(temperature, 1.5)))
+    return max(0.0, 1.0 - math.exp(logarithm) * (1 + 0.4 * min(temperature, 1.5)))
 
 
 def _interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
@@ -160,20 +163,23 @@ def self_draft_offer(
     *,
     temperature: float = 0.8,
     costs: Mapping[str, float] | None = None,
+    least: float = WORTH_OFFERING,
 ) -> SelfDraft | None:
-    """The copy that would speed its own source up most, None if none is worth it.
+    """The copy that would speed its own source up most, None if none reaches a factor of `least`.
 
-    `copies`: kind -> real bits per weight (`llama.quantize.planned_size`). `costs`: measured cost of a guess
-    by kind; by default the share of the target's bytes that a token of the copy reads.
+    `copies`: kind -> real bits per weight, or NOMINAL_BITS. `costs`: measured cost of a guess by kind; by
+    default the share of the target's bytes that a token of the copy reads.
     """
-    offers = []
-    for kind, bits in copies.items():
-        cost = (costs or {}).get(kind, bits / bits_target)
-        acceptance = copy_acceptance(bits, n_parameters, temperature)
-        expected = expected_factor(acceptance, cost, widths)
-        offers.append(SelfDraft(kind, bits, acceptance, expected))
-    best = max(offers, key=lambda offer: offer.expected.factor, default=None)
-    return best if best and best.expected.factor >= WORTH_OFFERING else None
+
+    def rank(kind: str) -> tuple[float, float, SelfDraft]:
+        cost = (costs or {}).get(kind, copies[kind] / bits_target)
+        alpha = copy_acceptance(copies[kind], n_parameters, temperature)
+        expected = expected_factor(alpha, cost, widths)
+        at_one = factor_at(1, alpha, cost, widths)  # parts those that all lose
+        return expected.factor, at_one, SelfDraft(kind, copies[kind], alpha, expected)
+
+    best = max(map(rank, copies), key=lambda ranked: ranked[:2], default=None)
+    return best[2] if best and best[0] >= least else None
 
 
 def self_draft_path(folder: Path, source: Path, key: str, kind: str) -> Path:
