@@ -1,4 +1,4 @@
-"""The composition root: Settings become a loaded target, its draft sources and a Generator.
+"""The composition root: Settings and a file become a plan, a loaded target, its sources and a Generator.
 
 The one place that joins `llama`, `models`, `drafters` and `engine`. Importing it imports llama_cpp.
 """
@@ -6,29 +6,69 @@ The one place that joins `llama`, `models`, `drafters` and `engine`. Importing i
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.config import Settings
 from localspec.drafters import NAMED, ModelDrafter, model_source
 from localspec.engine.generate import Generator
 from localspec.engine.sampling import RandomDice, Sampler
-from localspec.engine.types import Sampling
+from localspec.engine.types import Device, Sampling, Source
 from localspec.errors import BadModelFile, UsageError
-from localspec.llama.devices import default_threads
+from localspec.llama import devices, quantize
 from localspec.llama.library import CancelFlag
 from localspec.llama.model import LlamaModel, LoadOptions
-from localspec.models.find import check_file, find_model
-from localspec.models.pairs import check_vocabulary
+from localspec.models.candidates import copy_facts, self_draft_folder
+from localspec.models.facts import ModelFacts, read_model
+from localspec.models.pairs import (
+    SelfDraft,
+    check_vocabulary,
+    self_draft_offer,
+    self_draft_path,
+    typical_widths,
+)
+from localspec.models.plan import Draft, Host, Kind, Plan, Wishes, plan
+
+SELF = "self"
+COPIES = ("q4_0", "q2_k")
+"""Kinds of low-bit copies to choose from: the fastest pass on most machines, and the fewest bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hear:
+    """Who hears what while a model is opened: remarks, details, and progress that passes."""
+
+    note: Callable[[str], None] = lambda _: None
+    detail: Callable[[str], None] = lambda _: None
+    progress: Callable[[str], None] = lambda _: None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The devices and the memory to plan for."""
+
+    devices: tuple[Device, ...]
+    memory: devices.Memory
+
+    @staticmethod
+    def here() -> Machine:
+        return Machine(tuple(devices.devices()), devices.host_memory())
+
+    @property
+    def kind(self) -> str:
+        """Of the device that does most of the work, as `pairs.typical_widths` has it."""
+        kinds = {device.kind for device in self.devices}
+        return "gpu" if "gpu" in kinds else "igpu" if "igpu" in kinds else "cpu"
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A generator that is ready to run, with the model behind it. Close it, or use it in a `with`."""
+    """A generator that is ready to run, with the models behind it. Close it, or use it in a `with`."""
 
     settings: Settings
+    plan: Plan
     seed: int
     target: LlamaModel
     generator: Generator
@@ -47,42 +87,137 @@ class Loaded:
 
 def open_target(
     settings: Settings,
+    path: Path,
+    draft: Path | None,
     *,
     cancel: CancelFlag,
-    note: Callable[[str], None] = lambda _: None,
-    on_load: Callable[[float], None] = lambda _: None,
+    hear: Hear = Hear(),
 ) -> Loaded:
-    """Load the target and what may guess for it. `note` receives one-line remarks for the user."""
-    draft_names = _draft_names(settings.draft)
-    path = find_model(settings.model)
-    if settings.model is None:
-        note(f"model: {path.stem} (packaged; choose another with -m)")
-    options = _load_options(settings)
+    """Plan, then load the model at `path` and what may guess for it. `draft`: the file of a draft model.
+
+    Raises NoFit when memory is short whatever is given up, and what a bad file or option deserves.
+    """
+    names = draft_names(settings.draft)
+    facts = read_model(path)
+    machine = Machine.here()
+    if SELF in names:
+        draft = make_self_draft(path, facts, machine, settings, cancel=cancel, hear=hear)
+    asked = _asked_draft("self" if SELF in names else "model", draft) if draft else None
+    found = make_plan(facts, [asked] if asked else [], settings, machine)
+    for why in found.why:
+        hear.detail(why)
     with ExitStack() as stack:
-        target = stack.enter_context(
-            LlamaModel(path, options, cancel=cancel, on_notice=note, on_load=on_load)
-        )
+        target = stack.enter_context(_open(path, _load_options(found, settings), cancel, hear))
+        _compare(found, target, hear)
         sampling = _sampling(settings)
         sampler, dice = Sampler(sampling), RandomDice(sampling.seed)
-        sources = []
-        for name in draft_names if target.can_rewind else []:
+        sources: list[Source] = []
+        for name in names if target.can_rewind else []:
             if name in NAMED:
                 sources.append(NAMED[name](settings.draft_len))
-                continue
-            draft = stack.enter_context(_open_draft(name, target, settings, cancel, note))
-            drafter = ModelDrafter(
-                name="draft",
-                model=draft,
-                sampler=sampler,
-                n_vocab=target.n_vocab,
-                is_end=target.vocab.is_end,
-                dice=dice if settings.accept == "rejection" and sampling.temperature > 0 else None,
-            )
-            sources.append(model_source(drafter, settings.draft_len))
-        if draft_names and not target.can_rewind:
-            note("this model's recurrent state cannot be taken back, so nothing is guessed for it")
+            elif found.draft and draft:
+                model = stack.enter_context(_open_draft(draft, target, found, settings, cancel, hear))
+                drafter = ModelDrafter(
+                    name="draft",
+                    model=model,
+                    sampler=sampler,
+                    n_vocab=target.n_vocab,
+                    is_end=target.vocab.is_end,
+                    dice=dice if settings.accept == "rejection" and sampling.temperature > 0 else None,
+                )
+                sources.append(model_source(drafter, settings.draft_len))
+        if asked and not found.draft:
+            hear.note(next((why for why in found.why if asked.name in why), f"{asked.name} is left out"))
+        if names and not target.can_rewind:
+            hear.note("this model's recurrent state cannot be taken back, so nothing is guessed for it")
         generator = Generator(target, sampler, target.vocab.is_end, tuple(sources), dice)
-        return Loaded(settings, sampling.seed, target, generator, cancel, stack.pop_all())
+        return Loaded(settings, found, sampling.seed, target, generator, cancel, stack.pop_all())
+
+
+def _asked_draft(kind: Kind, path: Path) -> Draft:
+    """The draft the user named; refused if this version cannot let it guess."""
+    draft = Draft(kind, path.stem, read_model(path), asked=True)
+    if not draft.can_run:
+        what = f"the {draft.facts.head} head of another model" if draft.facts.head else "no model that can draft"
+        raise BadModelFile(
+            f"{path.name} is {what}: a draft must be able to take back a wrong guess",
+            "take an attention-only model as draft, or --draft ngram",
+        )
+    return draft
+
+
+def make_plan(
+    facts: ModelFacts, drafts: Sequence[Draft], settings: Settings, machine: Machine
+) -> Plan:
+    """The plan for `facts` on `machine` under the user's settings."""
+    wishes = Wishes(
+        n_ctx=settings.ctx,
+        gpu_layers=settings.gpu_layers,
+        kv_type=settings.kv_type,
+        draft=draft_names(settings.draft) != [],
+        flash=settings.flash_attn != "off",
+    )
+    host = Host(machine.memory.free, machine.memory.total)
+    return plan(facts, drafts, devices=machine.devices, host=host, wishes=wishes)
+
+
+def self_draft(
+    path: Path, facts: ModelFacts, machine: Machine, temperature: float, *, least: float | None = None
+) -> tuple[SelfDraft, ModelFacts] | None:
+    """The low-bit copy of the model at `path` worth making, and what it would be. None: it would not pay.
+
+    `least`: the expected factor from which on it counts as worth it.
+    """
+    copies = {kind: quantize.planned_size(path, kind) for kind in COPIES}
+    sizes = next(iter(copies.values()))
+    offer = self_draft_offer(
+        sizes.bits_source,
+        facts.n_parameters,
+        {kind: size.bits for kind, size in copies.items()},
+        typical_widths(machine.kind, sizes.bits_source),
+        temperature=temperature,
+        **({} if least is None else {"least": least}),
+    )
+    return (offer, copy_facts(facts, offer.kind, offer.bits)) if offer else None
+
+
+def make_self_draft(
+    path: Path, facts: ModelFacts, machine: Machine, settings: Settings, *, cancel: CancelFlag, hear: Hear
+) -> Path:
+    """The low-bit copy of the model at `path`, made now if it is not in the cache."""
+    chosen = self_draft(path, facts, machine, settings.temp, least=0.0)
+    assert chosen is not None, "some copy is the best one"
+    offer, _ = chosen
+    if offer.expected.draft_len == 0:
+        hear.note(f"a {offer.kind} copy is not expected to speed this model up here")
+    else:
+        hear.detail(f"a {offer.kind} copy is expected to make it {offer.expected.factor:.1f} times as fast")
+    return quantize.quantize(
+        path,
+        self_draft_path(self_draft_folder(), path, facts.fingerprint, offer.kind),
+        offer.kind,
+        threads=settings.threads or devices.default_threads(),
+        cancelled=cancel.is_set,
+        on_progress=lambda share: hear.progress(f"making a {offer.kind} copy: {100 * share:.0f} %"),
+    )
+
+
+def draft_names(text: str) -> list[str]:
+    """The sources `--draft` allows, in order; [] for `none`. Raises UsageError for anything contradictory."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if text.strip().isdigit():
+        raise UsageError(f"--draft {text} names no source", f"did you mean --draft-len {text.strip()}?")
+    if not names or ("none" in names and len(names) > 1) or len(set(names)) < len(names):
+        known = ", ".join([*NAMED, SELF])
+        raise UsageError(f"--draft {text!r}", f"give none, or a list of different sources: {known}, a model")
+    if len([name for name in names if name not in NAMED]) > 1:
+        raise UsageError("--draft names several models", "one draft model at most")
+    return [] if names == ["none"] else names
+
+
+def draft_model(text: str) -> str | None:
+    """The model that `--draft` names, if it names one."""
+    return next((name for name in draft_names(text) if name not in NAMED and name != SELF), None)
 
 
 def _sampling(settings: Settings) -> Sampling:
@@ -97,58 +232,55 @@ def _sampling(settings: Settings) -> Sampling:
     )
 
 
-def _load_options(settings: Settings) -> LoadOptions:
+def _load_options(found: Plan, settings: Settings) -> LoadOptions:
     return LoadOptions(
-        n_ctx=settings.ctx or 0,
-        threads=settings.threads or default_threads(),
-        gpu_layers=settings.gpu_layers,
-        kv_type=settings.kv_type,
+        n_ctx=found.n_ctx,
+        threads=settings.threads or devices.default_threads(),
+        gpu_layers=found.layers_gpu,
+        kv_type=found.kv_type,
         flash_attn=settings.flash_attn,
+        split=tuple(float(n) for n in found.split.values()),
     )
+
+
+def _open(path: Path, options: LoadOptions, cancel: CancelFlag, hear: Hear) -> LlamaModel:
+    model = LlamaModel(
+        path,
+        options,
+        cancel=cancel,
+        on_notice=hear.note,
+        on_load=lambda share: hear.progress(f"loading {path.name}: {100 * share:.0f} %"),
+    )
+    hear.progress("")
+    return model
 
 
 def _open_draft(
-    name: str, target: LlamaModel, settings: Settings, cancel: CancelFlag, note: Callable[[str], None]
+    path: Path, target: LlamaModel, found: Plan, settings: Settings, cancel: CancelFlag, hear: Hear
 ) -> LlamaModel:
-    """The draft model, with the target's context size; refused if it could not guess for this target."""
-    options = LoadOptions(
+    """The draft model, wholly on the first GPU if any is used; refused if it could not guess for this target."""
+    options = replace(
+        _load_options(found, settings),
         n_ctx=target.n_ctx,
-        threads=target.options.threads,
-        gpu_layers=settings.gpu_layers,
-        flash_attn=settings.flash_attn,
+        kv_type="f16",
+        gpu_layers=-1 if found.layers_gpu else 0,
+        split=(1.0,) if found.split else (),
     )
-    draft = LlamaModel(check_file(Path(name).expanduser()), options, cancel=cancel, on_notice=note)
+    draft = _open(path, options, cancel, hear)
     try:
         check_vocabulary(target.vocab, draft.vocab)
-        if not draft.can_rewind:
-            raise BadModelFile(
-                f"{draft.path.name} is recurrent: its state cannot be taken back after a wrong guess",
-                "take an attention-only model as draft, or --draft ngram",
-            )
     except BaseException:
         draft.close()
         raise
     return draft
 
 
-def _draft_names(text: str) -> list[str]:
-    """The sources `--draft` allows, in order; `none` alone means none."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if text.strip().isdigit():
-        raise UsageError(f"--draft {text} names no source", f"did you mean --draft-len {text.strip()}?")
-    if not names or ("none" in names and len(names) > 1) or len(set(names)) < len(names):
-        raise UsageError(
-            f"--draft {text!r}", "give none, or a list of different sources such as ngram,draft.gguf"
-        )
-    if names == ["none"]:
-        return []
-    files = [name for name in names if name not in NAMED]
-    if len(files) > 1:
-        raise UsageError(f"--draft names {len(files)} models", "one draft model at most")
-    for name in files:
-        if not Path(name).expanduser().exists():
-            raise UsageError(
-                f"--draft: {name!r} is neither a source nor a file",
-                f"give none, {', '.join(NAMED)} or the path of a GGUF",
-            )
-    return names
+def _compare(found: Plan, target: LlamaModel, hear: Hear) -> None:
+    """Warn where llama.cpp took over 10 % more or less than was planned."""
+    for name, took in target.bytes_by_device.items():
+        need = found.needs.get(name)
+        planned = need.weights + need.cache + need.compute if need else 0
+        if abs(took - planned) > 0.1 * max(took, planned):
+            hear.note(f"{name} took {took / 2**20:.0f} MiB where {planned / 2**20:.0f} were planned")
+
+

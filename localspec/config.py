@@ -30,8 +30,8 @@ class Settings:
     draft_len: int | None = None
     accept: str = "coupled"
     threads: int | None = None
-    gpu_layers: int = -1
-    kv_type: str = "f16"
+    gpu_layers: int | None = None
+    kv_type: str | None = None
     flash_attn: str = "auto"
     ctx: int | None = None
     max_tokens: int | None = None

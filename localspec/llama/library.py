@@ -6,15 +6,47 @@ Knows nothing of models. Importing this module imports llama_cpp (about 0.1 s): 
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import llama_cpp as api
 
-__all__ = ["LOG", "CancelFlag", "api", "ggml_function", "library_path"]
+__all__ = [
+    "HEAD_SYMBOLS",
+    "LOG",
+    "CancelFlag",
+    "api",
+    "ggml_function",
+    "has_symbol",
+    "library_path",
+    "system_info",
+]
+
+HEAD_SYMBOLS = {
+    "layer inputs": "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
+    "layer input rows": "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
+    "target layers": "_Z28llama_model_target_layer_idsPK11llama_model",
+    "number of target layers": "_Z30llama_model_target_layer_ids_nPK11llama_model",
+    "block selector": "_Z33llama_model_dflash_selector_top_kPK11llama_model",
+    "token embedding": "_Z24llama_model_get_tok_embdPK11llama_modelPf",
+    "memory by device": "_Z26llama_get_memory_breakdownPK13llama_context",
+}
+"""What the heads of later versions call beyond llama.h: C++ functions, by their Itanium names."""
+
+
+def has_symbol(name: str) -> bool:
+    """Whether the installed libllama exports `name`."""
+    path = library_path("llama")
+    return path is not None and hasattr(ctypes.CDLL(str(path)), name)
+
+
+def system_info() -> str:
+    """What this build of llama.cpp was made for: backends and instruction sets."""
+    return bytes(api.llama_print_system_info()).decode("utf-8", "replace").strip()
 
 
 def library_path(name: str) -> Path | None:
@@ -36,6 +68,8 @@ def ggml_function(name: str, arguments: list[Any], result: Any) -> Callable[...,
     function.argtypes, function.restype = arguments, result
     return function  # type: ignore[no-any-return]
 
+_BUFFER = re.compile(r"(\S+) +(?:\w+ +)?buffer size *= *([\d.]+) MiB")
+
 
 class Log:
     """llama.cpp's log: its last lines kept for error messages, shown on stderr when `echo` is set."""
@@ -44,6 +78,8 @@ class Log:
         self.echo = False
         self._lines: deque[str] = deque(maxlen=200)
         self._open = ""
+        self.buffers: Counter[str] = Counter()
+        """Bytes that llama.cpp said it allocated, by buffer type ("CPU_Mapped", "CUDA0"), since `clear`."""
         self._callback = api.llama_log_callback(self._receive)  # a collected callback is a segmentation fault
         api.llama_log_set(self._callback, ctypes.c_void_p(0))
 
@@ -53,9 +89,13 @@ class Log:
             sys.stderr.write(piece)
         *whole, self._open = (self._open + piece).split("\n")
         self._lines.extend(whole)
+        for line in whole:
+            if found := _BUFFER.search(line):
+                self.buffers[found[1]] += round(float(found[2]) * 2**20)
 
     def clear(self) -> None:
         self._lines.clear()
+        self.buffers.clear()
 
     def reason(self, default: str) -> str:
         """What the log gives as the cause of the last failure: its first line that speaks of an error."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,17 @@ NOT_A_CHAT_MODEL = {
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How to load a model. `n_ctx` 0: the model's own, at most 8192. `gpu_layers` -1: all of them."""
+    """How to load a model. `n_ctx` 0: the model's own, at most 8192. `gpu_layers` -1: all of them.
+
+    `split`: each GPU's share of the layers, as ggml lists GPUs; empty leaves it to llama.cpp.
+    """
 
     n_ctx: int = 0
     threads: int = 1
     gpu_layers: int = -1
     kv_type: str = "f16"
     flash_attn: str = "auto"
+    split: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,8 @@ class LlamaModel:
         self._n_ctx = int(api.llama_n_ctx(self._context))
         self._n_swa = int(api.llama_model_n_swa(self._model))
         self._batch = _Batch(CHUNK)
+        self.bytes_by_device = _by_device(LOG.buffers)
+        """What llama.cpp said it allocated: weights, cache, compute; "CPU" is the host's memory."""
         self.close = weakref.finalize(self, _free, self._batch, self._context, self._model)
 
     def __enter__(self) -> LlamaModel:
@@ -305,6 +312,15 @@ class _Batch:
         return self.raw
 
 
+def _by_device(buffers: Mapping[str, int]) -> dict[str, int]:
+    """Sums by device of what the log names by buffer type: CUDA0, CUDA_Host, CPU_Mapped, CPU_REPACK, ..."""
+    sums: Counter[str] = Counter()
+    for name, size in buffers.items():
+        host = name.startswith("CPU") or name.endswith("Host")
+        sums["CPU" if host else name.split("_")[0]] += size
+    return dict(sums)
+
+
 def _view(pointer: Any, size: int) -> NDArray[Any]:
     return np.ctypeslib.as_array(pointer, shape=(size,))
 
@@ -322,6 +338,9 @@ def _load(path: Path, options: LoadOptions, cancel: CancelFlag, on_load: Callabl
 
     params = api.llama_model_default_params()
     params.n_gpu_layers = options.gpu_layers
+    shares = (ctypes.c_float * int(api.llama_max_devices()))(*options.split)
+    if options.split:
+        params.tensor_split = shares
     callback = api.llama_progress_callback(progress)
     params.progress_callback = callback
     model = api.llama_model_load_from_file(str(path).encode(), params)

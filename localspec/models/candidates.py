@@ -1,0 +1,79 @@
+"""What could guess for a model, among what is on this machine: heads, smaller models, low-bit copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from localspec import config
+from localspec.errors import BadModelFile, LocalspecError, ModelNotFound
+from localspec.models import hub
+from localspec.models.catalog import Entry
+from localspec.models.facts import ModelFacts, Weights, read_model
+from localspec.models.pairs import check_vocabulary, self_drafts
+from localspec.models.plan import Draft
+
+
+def entry_of(path: Path, entries: Mapping[str, Entry]) -> Entry | None:
+    """The catalogue entry that lists a file of this name."""
+    return next(
+        (entry for entry in entries.values() if any(Path(f.file).name == path.name for f in entry.files)), None
+    )
+
+
+def candidates(path: Path, facts: ModelFacts, entries: Mapping[str, Entry]) -> list[Draft]:
+    """Drafts and heads for the model at `path` that need no download; unreadable files are left out."""
+    found = [Draft("head inside", "mtp", facts)] if facts.mtp_inside else []
+    for kind, file in _files(path, facts, entries):
+        try:
+            draft = Draft(kind, file.stem, read_model(file))
+            if kind != "head file" and facts.vocabulary and draft.facts.vocabulary:
+                check_vocabulary(facts.vocabulary, draft.facts.vocabulary)
+        except LocalspecError:
+            continue
+        found.append(draft)
+    return found
+
+
+def _files(path: Path, facts: ModelFacts, entries: Mapping[str, Entry]) -> Iterator[tuple[str, Path]]:
+    entry = entry_of(path, entries)
+    if entry and entry.draft:
+        draft = entries[entry.draft]
+        yield from (("model", file) for f in draft.files if (file := _local(draft.repo, f.file)))
+    for head in entry.heads if entry else ():
+        if file := _local(head.repo, head.file):
+            yield "head file", file
+    for copy in self_drafts(self_draft_folder(), facts.fingerprint):
+        if copy.suffix == ".gguf":
+            yield "self", copy
+
+
+def _local(repo: str, file: str) -> Path | None:
+    try:
+        return hub.find_local(repo, file)
+    except ModelNotFound:
+        return None
+
+
+def self_draft_folder() -> Path:
+    """Where low-bit copies are kept: they can be made again."""
+    return config.cache_folder() / "self-drafts"
+
+
+def copy_facts(facts: ModelFacts, kind: str, bits: float) -> ModelFacts:
+    """What a copy of `facts` with `bits` real bits per weight would be, before it is made."""
+    share = bits / facts.bits_per_weight
+    weights = facts.weights
+    smaller = replace(
+        weights,
+        layers=tuple(round(share * n) for n in weights.layers),
+        **{
+            name: round(share * getattr(weights, name))
+            for name in ("output", "output_host", "embedding", "rest", "largest", "active")
+        },
+    )
+    assert isinstance(smaller, Weights)
+    if smaller.total <= 0:
+        raise BadModelFile(f"{facts.name} has no weights")
+    return replace(facts, name=f"{facts.name} in {kind}", weights=smaller, bytes_file=smaller.total)
