@@ -5,6 +5,7 @@ The one place that joins `llama`, `models`, `drafters` and `engine`. Importing i
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -117,7 +118,7 @@ def _open_draft(
         gpu_layers=settings.gpu_layers,
         flash_attn=settings.flash_attn,
     )
-    draft = LlamaModel(check_file(Path(name).expanduser()), options, cancel=cancel, on_notice=note)
+    draft = LlamaModel(check_file(Path(os.path.expanduser(name))), options, cancel=cancel, on_notice=note)
     try:
         check_vocabulary(target.vocab, draft.vocab)
         if not draft.can_rewind:
@@ -146,7 +147,7 @@ def _draft_names(text: str) -> list[str]:
     if len(files) > 1:
         raise UsageError(f"--draft names {len(files)} models", "one draft model at most")
     for name in files:
-        if not Path(name).expanduser().exists():
+        if not os.path.exists(os.path.expanduser(name)):
             raise UsageError(
                 f"--draft: {name!r} is neither a source nor a file",
                 f"give none, {', '.join(NAMED)} or the path of a GGUF",

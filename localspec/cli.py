@@ -6,21 +6,20 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from localspec import __version__
 from localspec.errors import ExitStatus, LocalspecError
+from localspec.ui.terminal import Terminal, read_stdin
 
-if TYPE_CHECKING:
-    from localspec.ui.terminal import Terminal
+_BadCommandLine: Any = typer.BadParameter.__mro__[2]  # click's ClickException: typer may bring its own click
 
 app = typer.Typer(
     name="localspec",
     help="Run a local GGUF model as fast as this machine allows, without changing what it says.",
     epilog='Example: localspec chat "Why is the sky blue?"',
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
@@ -152,7 +151,6 @@ def chat(
     """Ask a model one thing, or talk with it."""
     given = dict(locals())
     from localspec import config
-    from localspec.ui.terminal import Terminal, read_stdin
 
     verbosity = -1 if quiet else verbose
     terminal = Terminal.standard(color or "auto", verbosity)
@@ -177,6 +175,10 @@ def _outcome(terminal: Terminal) -> Iterator[None]:
     except LocalspecError as error:
         terminal.complain(error.message, error.hint)
         status = error.exit_status
+    except _BadCommandLine as error:
+        command = error.ctx.command_path if error.ctx else "localspec"
+        terminal.complain(error.format_message().removesuffix("."), f"try {command} -h")
+        status = ExitStatus.USAGE
     except KeyboardInterrupt:
         status = ExitStatus.INTERRUPTED
     except BrokenPipeError:
@@ -187,9 +189,11 @@ def _outcome(terminal: Terminal) -> Iterator[None]:
         terminal.out.flush()
     except OSError:  # or Python complains about it once more when it leaves
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    raise typer.Exit(status)
+    sys.exit(status)
 
 
 def main() -> None:
-    """The console script."""
-    app()
+    """The console script. Without arguments: the help."""
+    with _outcome(Terminal.standard("auto")):
+        status = app(sys.argv[1:] or ["--help"], prog_name="localspec", standalone_mode=False)
+    sys.exit(status)

@@ -63,14 +63,23 @@ def _between(low: float, high: float) -> _Rule:
     def inside(x: float) -> bool:
         return math.isfinite(x) and low <= x <= high
 
-    return _Rule(f"a number from {low:g} to {high:g}", inside)
+    return _Rule(f"a number from {low} to {high}", inside)
 
 
 def _one_of(*names: str) -> _Rule:
     return _Rule(f"one of {', '.join(names)}", lambda x: x in names)
 
 
+def is_text(value: str) -> bool:
+    """Whether a tokenizer can take `value`: no NUL, and no argument in another encoding than UTF-8."""
+    return not any(char == "\0" or "\ud800" <= char <= "\udfff" for char in value)
+
+
+_NO_NUL = _Rule("a text without NUL bytes", lambda x: "\0" not in x)
+
 _RULES = {
+    "model": _NO_NUL,
+    "draft": _NO_NUL,
     "draft_len": _between(1, 63),
     "accept": _one_of("coupled", "rejection"),
     "threads": _between(1, 512),
@@ -86,7 +95,8 @@ _RULES = {
     "repeat_penalty": _Rule("a number above 0", lambda x: math.isfinite(x) and x > 0),
     "presence_penalty": _between(-100, 100),
     "seed": _between(0, 2**63 - 1),
-    "stop": _Rule("a text that is not empty", all),
+    "system": _Rule("a text in UTF-8, without NUL bytes", is_text),
+    "stop": _Rule("texts that are not empty, in UTF-8", lambda x: all(x) and all(map(is_text, x))),
     "color": _one_of("auto", "always", "never"),
 }
 
@@ -145,7 +155,7 @@ def config_file() -> Path:
     """LOCALSPEC_HOME/config.toml if that variable is set, else in the user's config folder."""
     home = os.environ.get("LOCALSPEC_HOME")
     if home:
-        return Path(home).expanduser() / "config.toml"
+        return Path(os.path.expanduser(home)) / "config.toml"
     from platformdirs.unix import Unix
 
     if sys.platform == "win32":

@@ -141,7 +141,9 @@ def _system_into_user(messages: Sequence[Message]) -> list[Message]:
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = datetime.now().strftime
     return environment

@@ -1,4 +1,4 @@
-"""What this machine offers to compute on. For now: how many threads."""
+"""What this machine offers to compute on. For now: how many threads, how much memory."""
 
 from __future__ import annotations
 
@@ -35,3 +35,24 @@ def cgroup_cores(root: Path = Path("/sys/fs/cgroup")) -> float | None:
     if not quota.isdigit() or not period.isdigit() or int(period) == 0:
         return None
     return int(quota) / int(period)
+
+
+def free_memory(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes of main memory still to be had: the system's, at most what the cgroup (v2, then v1) leaves."""
+    free = int(psutil.virtual_memory().available)
+    for limit, usage in (
+        (root / "memory.max", root / "memory.current"),
+        (root / "memory/memory.limit_in_bytes", root / "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            taken = int(usage.read_text()) - _page_cache(limit.with_name("memory.stat"))
+            return max(0, min(free, int(limit.read_text()) - taken))
+        except (OSError, ValueError):
+            continue
+    return free
+
+
+def _page_cache(stat: Path) -> int:
+    """What a cgroup uses and gives back when asked: files in memory, such as mapped models."""
+    lines = (line.split() for line in stat.read_text().splitlines())
+    return sum(int(size) for name, size in lines if name in ("active_file", "inactive_file"))

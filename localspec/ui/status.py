@@ -43,21 +43,17 @@ class LiveLine:
         self._last = self._clock()
         line = _fit(status, shutil.get_terminal_size().columns - 1)
         if self._below_text:
-            self._emit(f"\n\r{self._terminal.dim(line)}\x1b[K\x1b[1A\x1b[{self._column + 1}G")
+            self._terminal.say(f"\n\r{self._terminal.dim(line)}\x1b[K\x1b[1A\x1b[{self._column + 1}G")
         else:
             self._terminal.progress(line)
         self._shown = True
 
     def clear(self) -> None:
         if self._shown and self._below_text:
-            self._emit("\x1b[J")
+            self._terminal.say("\x1b[J")
         elif self._shown:
             self._terminal.progress("")
         self._shown = False
-
-    def _emit(self, codes: str) -> None:
-        self._terminal.err.write(codes)
-        self._terminal.err.flush()
 
     def _track(self, text: str) -> str:
         """Follow the column; a line that just fills the row is ended at once, as the terminal is about to."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import stat
@@ -52,7 +53,7 @@ class Terminal:
         """One dim line on stderr, unless quiet."""
         self.progress("")
         if self.verbosity >= 0:
-            self._say(f"{self.dim(sanitise(text))}\n")
+            self.say(f"{self.dim(sanitise(text))}\n")
 
     def detail(self, text: str) -> None:
         """A note for those who asked for details."""
@@ -62,21 +63,23 @@ class Terminal:
     def progress(self, text: str) -> None:
         """Show `text` on a line of its own until the next call; "" clears it."""
         if self.live and (text or self._progress):
-            self._say(f"\r{self.dim(sanitise(text))}\x1b[K")
+            self.say(f"\r{self.dim(sanitise(text))}\x1b[K")
             self._progress = bool(text)
 
     def complain(self, message: str, hint: str = "") -> None:
         """An error: one line with its cause and the next step."""
         self.progress("")
         head = "\x1b[31merror:\x1b[39m" if self.err_color else "error:"
-        self._say(f"{head} {_one_line(message)}{'; ' + _one_line(hint) if hint else ''}\n")
+        self.say(f"{head} {_one_line(message)}{'; ' + _one_line(hint) if hint else ''}\n")
 
     def dim(self, text: str) -> str:
         return f"\x1b[2m{text}\x1b[22m" if self.err_color and text else text
 
-    def _say(self, text: str) -> None:
-        self.err.write(text)
-        self.err.flush()
+    def say(self, text: str) -> None:
+        """`text` to stderr as it is. That nobody can read it any more must not cost the answer."""
+        with contextlib.suppress(OSError):
+            self.err.write(text)
+            self.err.flush()
 
 
 def _usable(stream: IO[str] | None) -> IO[str]:
