@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ import typer
 
 from localspec import __version__
 from localspec.errors import ExitStatus, LocalspecError
-from localspec.ui.terminal import Terminal, read_stdin
+from localspec.ui.terminal import Terminal, read_stdin, silence
 
 _BadCommandLine: Any = typer.BadParameter.__mro__[2]  # click's ClickException: typer may bring its own click
 
@@ -50,96 +49,68 @@ Examples:
 
   localspec chat -m model-q8_0.gguf --draft ngram,model-q4_0.gguf
 
-stdout carries the answer and nothing else. Every option with [env var] can also stand in config.toml.
+stdout carries the answer and nothing else. Settings come from flags, then LOCALSPEC_CTX and the like, then
+config.toml.
 Exit codes: 0 ok, 1 error, 2 usage, 3 no model, 130 stopped by Ctrl-C, 141 broken pipe.
 """
+
+
+def _setting(name: str, text: str, *flags: str) -> Any:
+    """An option that LOCALSPEC_NAME can give as well."""
+    return typer.Option(*flags, help=text, envvar=f"LOCALSPEC_{name.upper()}", show_envvar=False)
 
 
 @app.command(epilog=CHAT_EPILOG)
 def chat(
     question: Annotated[
-        str | None, typer.Argument(help="What to ask. Without it: stdin, or a conversation.")
+        str | None, typer.Argument(help="What to ask. Without: stdin, or a conversation.")
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(
-            "-m", "--model", envvar="LOCALSPEC_MODEL", help="GGUF to run. [default: the packaged one]"
-        ),
+        str | None, _setting("model", "GGUF to run. [default: the packaged one]", "-m", "--model")
     ] = None,
     draft: Annotated[
         str | None,
-        typer.Option(
-            envvar="LOCALSPEC_DRAFT",
-            help="Allowed sources of guesses, by comma: none, ngram, the path of a GGUF. [default: ngram]",
-        ),
+        _setting("draft", "Sources of guesses, by comma: none, ngram, the path of a GGUF. [default: ngram]"),
     ] = None,
     draft_len: Annotated[
-        int | None,
-        typer.Option(envvar="LOCALSPEC_DRAFT_LEN", help="Always guess this many tokens. [default: adaptive]"),
+        int | None, _setting("draft_len", "Always guess this many tokens. [default: up to the source]")
     ] = None,
     accept: Annotated[
         str | None,
-        typer.Option(
-            envvar="LOCALSPEC_ACCEPT",
-            help="coupled: a seed's text is the same with any guesses. rejection: same law, a few more "
-            "guesses kept, text depends on them. [default: coupled]",
+        _setting(
+            "accept",
+            "coupled: a seed's text is the same with any guesses. rejection: keeps more guesses, "
+            "the text depends on them, its law does not. [default: coupled]",
         ),
     ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option("-t", "--threads", envvar="LOCALSPEC_THREADS", help="[default: physical cores]"),
-    ] = None,
-    gpu_layers: Annotated[
-        int | None, typer.Option(envvar="LOCALSPEC_GPU_LAYERS", help="Layers on the GPU. [default: all]")
-    ] = None,
-    kv_type: Annotated[
-        str | None, typer.Option(envvar="LOCALSPEC_KV_TYPE", help="f16, q8_0, bf16, f32, ... [default: f16]")
-    ] = None,
-    flash_attn: Annotated[
-        str | None, typer.Option(envvar="LOCALSPEC_FLASH_ATTN", help="auto, on or off. [default: auto]")
-    ] = None,
-    ctx: Annotated[
-        int | None,
-        typer.Option(envvar="LOCALSPEC_CTX", help="Context in tokens. [default: the model's, at most 8192]"),
-    ] = None,
+    system: Annotated[str | None, _setting("system", "System message.")] = None,
     max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "-n", "--max-tokens", envvar="LOCALSPEC_MAX_TOKENS", help="Longest answer. [default: the context]"
-        ),
+        int | None, _setting("max_tokens", "Longest answer. [default: the context]", "-n", "--max-tokens")
     ] = None,
-    temp: Annotated[
-        float | None, typer.Option(envvar="LOCALSPEC_TEMP", help="Temperature, 0 is greedy. [default: 0.8]")
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(envvar="LOCALSPEC_TOP_K", help="0 is off. [default: 40]")
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option(envvar="LOCALSPEC_TOP_P", help="1 is off. [default: 0.95]")
-    ] = None,
-    min_p: Annotated[
-        float | None, typer.Option(envvar="LOCALSPEC_MIN_P", help="0 is off. [default: 0.05]")
-    ] = None,
-    repeat_penalty: Annotated[
-        float | None, typer.Option(envvar="LOCALSPEC_REPEAT_PENALTY", help="1 is off. [default: 1]")
-    ] = None,
-    presence_penalty: Annotated[
-        float | None, typer.Option(envvar="LOCALSPEC_PRESENCE_PENALTY", help="0 is off. [default: 0]")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(envvar="LOCALSPEC_SEED", help="[default: random, printed]")
-    ] = None,
-    system: Annotated[str | None, typer.Option(envvar="LOCALSPEC_SYSTEM", help="System message.")] = None,
     stop: Annotated[
         list[str] | None, typer.Option(help="End the answer before this text. Repeatable.")
     ] = None,
+    temp: Annotated[float | None, _setting("temp", "Temperature, 0 is greedy. [default: 0.8]")] = None,
+    top_k: Annotated[int | None, _setting("top_k", "0 is off. [default: 40]")] = None,
+    top_p: Annotated[float | None, _setting("top_p", "1 is off. [default: 0.95]")] = None,
+    min_p: Annotated[float | None, _setting("min_p", "0 is off. [default: 0.05]")] = None,
+    repeat_penalty: Annotated[float | None, _setting("repeat_penalty", "1 is off. [default: 1]")] = None,
+    presence_penalty: Annotated[float | None, _setting("presence_penalty", "0 is off. [default: 0]")] = None,
+    seed: Annotated[int | None, _setting("seed", "[default: random, printed]")] = None,
+    ctx: Annotated[int | None, _setting("ctx", "Context. [default: the model's, at most 8192]")] = None,
+    threads: Annotated[
+        int | None, _setting("threads", "[default: physical cores]", "-t", "--threads")
+    ] = None,
+    gpu_layers: Annotated[int | None, _setting("gpu_layers", "Layers on the GPU. [default: all]")] = None,
+    kv_type: Annotated[
+        str | None, _setting("kv_type", "Cache: f16, q8_0, bf16, f32, ... [default: f16]")
+    ] = None,
+    flash_attn: Annotated[str | None, _setting("flash_attn", "auto, on or off. [default: auto]")] = None,
     interactive: Annotated[
         bool, typer.Option("--interactive", help="Talk on after the first answer, also after a pipe.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")] = False,
-    color: Annotated[
-        str | None, typer.Option(envvar="LOCALSPEC_COLOR", help="auto, always or never. [default: auto]")
-    ] = None,
+    color: Annotated[str | None, _setting("color", "auto, always or never. [default: auto]")] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Nothing on stderr but errors.")] = False,
     verbose: Annotated[
         int,
@@ -187,8 +158,8 @@ def _outcome(terminal: Terminal) -> Iterator[None]:
         terminal.complain(f"cannot go on: {error}")
     try:
         terminal.out.flush()
-    except OSError:  # or Python complains about it once more when it leaves
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError:
+        silence(terminal.out)
     sys.exit(status)
 
 

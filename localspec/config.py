@@ -60,10 +60,7 @@ class _Rule:
 
 
 def _between(low: float, high: float) -> _Rule:
-    def inside(x: float) -> bool:
-        return math.isfinite(x) and low <= x <= high
-
-    return _Rule(f"a number from {low} to {high}", inside)
+    return _Rule(f"a number from {low} to {high}", lambda x: low <= x <= high)
 
 
 def _one_of(*names: str) -> _Rule:
@@ -90,7 +87,7 @@ _RULES = {
     "max_tokens": _between(1, 2**24),
     "temp": _between(0, 100),
     "top_k": _between(0, 2**31),
-    "top_p": _Rule("a number above 0, at most 1", lambda x: math.isfinite(x) and 0 < x <= 1),
+    "top_p": _Rule("a number above 0, at most 1", lambda x: 0 < x <= 1),
     "min_p": _between(0, 1),
     "repeat_penalty": _Rule("a number above 0", lambda x: math.isfinite(x) and x > 0),
     "presence_penalty": _between(-100, 100),

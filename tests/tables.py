@@ -103,25 +103,27 @@ def chain(row: Logits, history: Sequence[int], s: Sampling) -> dict[int, float]:
     llama.cpp's order and definitions: penalties (in float32, as the engine computes them), top-k with the
     lower id first on a tie, top-p and min-p on the softmax of what is left, temperature last.
     """
-    logits = dict(enumerate(row))
-    for token in set(history[-s.penalty_window :] if s.penalty_window else []) & set(logits):
-        logit, repeat = logits[token], np.float32(s.repeat_penalty)
-        logits[token] = (logit / repeat if logit > 0 else logit * repeat) - np.float32(s.presence_penalty)
+    logits = dict(enumerate(row.tolist()))
+    for token in set(history[-s.penalty_window :] if s.penalty_window else []) & logits.keys():
+        logit, repeat = row[token], np.float32(s.repeat_penalty)
+        logit = logit / repeat if logit > 0 else logit * repeat
+        logits[token] = float(logit - np.float32(s.presence_penalty))
     ids = sorted(logits, key=lambda token: (-logits[token], token))
-    best = float(logits[ids[0]])
+    best = logits[ids[0]]
     if s.temperature == 0.0:
         return {ids[0]: 1.0}
     if s.top_k:
         ids = ids[: s.top_k]
-    weights = [math.exp(float(logits[token]) - best) for token in ids]
+    weights = [math.exp(logits[token] - best) for token in ids]
     if s.top_p < 1.0:
-        reached, keep = 0.0, 0
-        while reached < s.top_p * sum(weights) or not keep:
+        enough, reached, keep = s.top_p * sum(weights), 0.0, 0
+        while not keep or (reached < enough and keep < len(ids)):
             reached, keep = reached + weights[keep], keep + 1
         ids = ids[:keep]
     ids = [token for token, weight in zip(ids, weights, strict=False) if weight >= s.min_p]
-    final = {token: math.exp((float(logits[token]) - best) / s.temperature) for token in ids}
-    return {token: weight / sum(final.values()) for token, weight in final.items() if weight > 0.0}
+    final = {token: math.exp((logits[token] - best) / s.temperature) for token in ids}
+    total = sum(final.values())
+    return {token: weight / total for token, weight in final.items() if weight > 0.0}
 
 
 def joint_law(

@@ -112,6 +112,8 @@ class ChatTemplate:
                 tokens += messages[int(part)].tokens or ()
         if self._vocab.adds_bos and tokens[:1] != [self._vocab.bos]:
             tokens.insert(0, self._vocab.bos)
+        if not tokens:
+            raise ValueError("it writes nothing")
         return tokens
 
     def _compile_or_fall_back(self, source: str) -> None:
