@@ -31,7 +31,7 @@ def never(_token: int) -> bool:
 
 @dataclass
 class Recited:
-    """Guesses from a known text: right, wrong from the first guess on (`shift`), or past the limit (`extra`)."""
+    """Guesses from a known text: right, all wrong (`shift`), or past the limit (`extra`)."""
 
     name: str
     text: Sequence[int]
@@ -72,10 +72,11 @@ def decode(
     prompt: list[int],
     sources: Sequence[Source],
     is_end: Callable[[int], bool],
+    length: int = LENGTH,
 ) -> list[int]:
     model.rewind(0)
     generator = Generator(model, sampler, is_end, sources)
-    text = [token for step in generator.generate(prompt, LENGTH) for token in step.tokens]
+    text = [token for step in generator.generate(prompt, length) for token in step.tokens]
     in_cache = [*prompt, *text][:-1]
     assert list(model.tokens) == in_cache, "the cache ends exactly at the turn's end"
     return text
@@ -107,7 +108,7 @@ def test_table_model_every_source(end_bias: float, repeat_penalty: float) -> Non
 
 
 def test_sources_together_and_changing_turns() -> None:
-    """Several sources in one list, over a conversation in which the context is cut back and goes elsewhere."""
+    """Several sources in one list, over a conversation whose context is cut back and goes elsewhere."""
     target = TableModel(seed=3, n_vocab=30, n_ctx=400, order=2, end=5, end_bias=-2.0)
     sampler = Sampler(Sampling(temperature=0.8, seed=4))
     draft = TableModel(seed=5, n_vocab=30, n_ctx=400, order=2, near=target, spread=0.5)
@@ -136,18 +137,18 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def compare_all(
-    target: LlamaModel, draft: LlamaModel, prompt: list[int], sampler: Sampler
+    target: LlamaModel, draft: LlamaModel, prompt: list[int], sampler: Sampler, length: int = LENGTH
 ) -> Iterator[tuple[str, list[int], list[int]]]:
-    """(source, plain text, text with it) for every source of the registry, the draft model, and hostile ones."""
-    plain = decode(target, sampler, prompt, [], never)
+    """(source, plain text, text with it): the registry, the draft model, and hostile ones."""
+    plain = decode(target, sampler, prompt, [], never, length)
     drafter = ModelDrafter("draft", draft, sampler, target.n_vocab, never)
     sources = [
         *named_sources(),
-        *(model_source(drafter, length) for length in (None, 4)),
+        *(model_source(drafter, pinned) for pinned in (None, 4)),
         *hostile_sources(plain, prompt, target.n_vocab, target.vocab.eos),
     ]
     for source in sources:
-        yield source.drafter.name, plain, decode(target, sampler, prompt, [source], never)
+        yield source.drafter.name, plain, decode(target, sampler, prompt, [source], never, length)
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
@@ -187,13 +188,15 @@ def real_prompt(model: LlamaModel) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("temperature", "seeds"),
+    ("temperature", "seeds", "length"),
     [
-        (0.8, range(1)),
-        *(pytest.param(t, SEEDS, marks=pytest.mark.slow) for t in TEMPERATURES),
+        (0.8, range(1), 40),
+        *(pytest.param(t, SEEDS, LENGTH, marks=pytest.mark.slow) for t in TEMPERATURES),
     ],
 )
-def test_real_q8_0_exactly(real_copy: Callable[[str], Path], temperature: float, seeds: range) -> None:
+def test_real_q8_0_exactly(
+    real_copy: Callable[[str], Path], temperature: float, seeds: range, length: int
+) -> None:
     """The real model at Q8_0, one thread, flash attention on: token for token."""
     with (
         LlamaModel(real_copy("Q8_0"), QUANTISED) as target,
@@ -202,7 +205,7 @@ def test_real_q8_0_exactly(real_copy: Callable[[str], Path], temperature: float,
         prompt = real_prompt(target)
         for seed in seeds:
             sampler = Sampler(Sampling(temperature=temperature, seed=seed))
-            for name, plain, text in compare_all(target, draft, prompt, sampler):
+            for name, plain, text in compare_all(target, draft, prompt, sampler, length):
                 assert text == plain, (name, sampler.sampling)
 
 

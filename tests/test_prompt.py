@@ -127,10 +127,12 @@ def test_answers_keep_their_tokens_when_the_system_message_moves(vocab: Vocab, w
 
 
 def test_the_cache_serves_the_next_turn(tiny_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = Settings(model=str(tiny_path), threads=1, max_tokens=12, seed=3, ctx=512)
+    chosen = Settings(model=str(tiny_path), threads=1, max_tokens=40, seed=3, ctx=512)
     with open_target(chosen, cancel=CancelFlag()) as loaded:
         talk = Conversation(loaded, Terminal.standard("never"))
         first = talk.ask("one two three")
+        spelling = loaded.target.vocab.tokenize(first.text, special=False)
+        assert spelling != list(first.tokens or ())  # so the text alone would not find the cache
         known = len(talk.template.encode([Message("user", "one two three")])) + len(first.tokens or ())
         second = talk.ask("four")
         assert second.prefill.tokens_reused in (known - 1, known)  # a last token may not be in the cache yet

@@ -164,6 +164,8 @@ UNITS = [
     "😀",
     "e\u0301",
     "한",
+    "\n" + "e\u0301" * 20,
+    "\n" + "z" * 80 + "\t",
 ]
 SIZES = st.tuples(st.sampled_from([20, 80]), st.integers(5, 24))
 PIECES = st.lists(st.lists(st.sampled_from(UNITS), min_size=1, max_size=8).map("".join), max_size=25)
@@ -234,6 +236,22 @@ def test_text_is_the_same_in_a_resized_window(
         rig.line.clear()
         shown += "".join(pieces)
         assert where(rig.glass) == where(plain)
+
+
+@pytest.mark.parametrize(("before", "after"), [(80, 20), (20, 80), (30, 40)])
+def test_rows_of_a_resized_window_fill_where_they_should(before: int, after: int, window: int) -> None:
+    rig, plain = Rig(Glass(before, 9, window)), Glass(after, 9)
+    rig.line.write("x" * 50)
+    rig.line.clear()
+    rig.glass.resize(after, 9, "x" * 50)
+    plain.write("x" * 50)
+    for _ in range(90):
+        rig.line.write("y")
+        plain.write("y")
+        rig.show("status")
+        assert rig.below == "status"
+    rig.line.clear()
+    assert where(rig.glass) == where(plain)
 
 
 def test_line_stays_while_text_flows_and_each_step_is_one_write(window: int) -> None:
@@ -337,6 +355,14 @@ def test_status_cannot_drive_the_terminal(window: int) -> None:
     rig.line.write("[2Jxt\r")
     rig.show("\x1b[2J中{}\n" * 9)
     assert rig.glass.screen.rows == ["te[2Jxt", "[2J中{} [2J中{} [2J中{} [2J中{} [2J中{…"]
+
+
+def test_what_is_not_shown_takes_no_room(window: int) -> None:
+    rig = Rig(Glass(20, 6, window))
+    for piece in ("x" * 19 + "\u00ad", "y", "z"):  # a soft hyphen has a width of one
+        rig.line.write(piece)
+        rig.show("status")
+    assert rig.glass.screen.rows == ["x" * 19 + "y", "z", "status"]
 
 
 @pytest.mark.parametrize("out_tty", [True, False])

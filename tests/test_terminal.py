@@ -270,9 +270,17 @@ def test_stdin_is_read_when_something_was_sent(
 
 @pytest.fixture
 def _plain_handler() -> Iterator[None]:
-    old = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Python's own Ctrl-C, and an end to waiting for ever."""
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError
+
+    old = signal.signal(signal.SIGINT, signal.default_int_handler), signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(10)
     yield
-    signal.signal(signal.SIGINT, old)
+    signal.alarm(0)
+    signal.signal(signal.SIGINT, old[0])
+    signal.signal(signal.SIGALRM, old[1])
 
 
 def press_in(seconds: float) -> SimpleNamespace:
@@ -335,12 +343,29 @@ def test_second_interrupt_raises_and_everything_is_as_before() -> None:
 
 
 @pytest.mark.usefixtures("_plain_handler")
-def test_interrupt_in_the_last_moment_does_not_block() -> None:
-    for _ in range(200):
+def test_interrupt_in_the_last_moment_is_heard() -> None:
+    for _ in range(100):
         heard = threading.Event()
         with on_interrupt(heard.set):
             signal.raise_signal(signal.SIGINT)
         assert heard.is_set()
+
+
+@pytest.mark.usefixtures("_plain_handler")
+def test_interrupts_while_stop_is_busy_do_not_block_the_end() -> None:
+    stop = threading.Event()
+    timer = threading.Timer(0.1, stop.set)
+
+    def press_twice() -> None:
+        with on_interrupt(stop.wait):
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.02)  # the watcher is in stop() by now
+            timer.start()
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        press_twice()
+    timer.join()
 
 
 @pytest.mark.usefixtures("_plain_handler")

@@ -8,6 +8,7 @@ computes, never fails, and a cancelled pass costs nothing but itself.
 from __future__ import annotations
 
 import ctypes
+import os
 import math
 import weakref
 from collections.abc import Callable, Sequence
@@ -366,7 +367,7 @@ def _load(path: Path, options: LoadOptions, cancel: CancelFlag, on_load: Callabl
     params.n_gpu_layers = options.gpu_layers
     callback = api.llama_progress_callback(progress)
     params.progress_callback = callback
-    model = api.llama_model_load_from_file(str(path).encode(), params)
+    model = api.llama_model_load_from_file(os.fsencode(path), params)
     if model:
         return model
     if cancel.is_set():

@@ -47,7 +47,7 @@ class LiveLine:
 
     def update(self, status: str) -> None:
         """Show `status`, at most every 50 ms a new one; none beside text that goes into a pipe."""
-        if not self._terminal.live or (self._begun and self._terminal.out_pipe):
+        if self._begun and self._terminal.out_pipe:
             return
         if self._status and self._clock() - self._last < _INTERVAL:
             return
