@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -165,6 +166,7 @@ def _outcome(terminal: Terminal) -> Iterator[None]:
 
 def main() -> None:
     """The console script. Without arguments: the help."""
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # typer's pydantic searches every package
     with _outcome(Terminal.standard("auto")):
         status = app(sys.argv[1:] or ["--help"], prog_name="localspec", standalone_mode=False)
     sys.exit(status)

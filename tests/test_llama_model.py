@@ -264,11 +264,11 @@ def test_pending_tokens_are_read_with_the_next(
 
 @pytest.mark.parametrize(("n", "rows"), [(1, 2), (1, -1), (0, 1), (100, 65), (2049, 1), (2**20, 0)], ids=str)
 def test_wrong_arguments_never_reach_llama(
-    n: int, rows: int, tiny_model: LlamaModel, passes: list[Any]
+    n: int, rows: int, tiny_model: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(api, "llama_decode", lambda *_: pytest.fail("llama.cpp was called"))
     with pytest.raises(ValueError, match=f"eval of {n} tokens, {rows} rows at 0 of 2048"):
         tiny_model.eval([5] * n, rows)
-    assert passes == []
     assert list(tiny_model.tokens) == []
 
 
@@ -456,7 +456,7 @@ def test_cancel_stops_a_running_pass_of_a_real_model(real_model: Path) -> None:
         seconds = time.perf_counter() - raised[0]
         timer.join()
         assert raised[0] > 0
-        assert seconds < 1  # 3 ms when the machine is quiet; all of the pass would take 1.5 s
+        assert seconds < 1  # 4 to 58 ms on a quiet machine: one matrix product; the whole pass takes 1.5 s
         assert list(model.tokens) == tokens[:30]
         assert n_cached(model) == 30
         cancel.clear()
@@ -666,7 +666,7 @@ class NanWhenWide:
         logits = self.model.eval(tokens, rows).copy()
         self.widths.append(rows)
         if rows > 1:
-            logits[-1] = np.nan
+            logits[:] = np.nan
         return logits
 
 
@@ -694,14 +694,9 @@ def test_a_nan_of_wide_passes_alone_changes_nothing(temperature: float, tiny_mod
     tiny_model.rewind(0)
     wide = NanWhenWide(tiny_model)
     steps = list(generator(wide, temperature, guesses=3).generate([5, 6, 7], 20))
-    accepted_before_the_nan = [step for step in steps if step.source == "repeats"]
-    redone = [step for step in steps if step.source == "none"]
-    assert redone
-    assert all((step.drafted, step.accepted, len(step.tokens)) == (0, 0, 1) for step in redone)
-    assert [t for step in steps for t in step.tokens] == [t for step in plain for t in step.tokens]
-    assert len(wide.widths) == 1 + len(accepted_before_the_nan) + 2 * len(redone) - (
-        steps[-1].source == "none"
-    )
+    assert [step.tokens for step in steps] == [step.tokens for step in plain]
+    assert {(step.source, step.drafted, step.accepted) for step in steps} == {("none", 0, 0)}
+    assert wide.widths == [0, *[4, 1] * 17, 3, 1, 2, 1, 1]  # the last passes have less room
 
 
 # Files that are no model, and what would end the process
@@ -969,12 +964,18 @@ def test_leaving_python_with_an_open_model(tiny_path: Path) -> None:
     assert (child.stdout, child.stderr) == ("done\n", "")
 
 
-def test_a_closed_model_refuses_and_a_turn_left_open_ends(tiny_path: Path) -> None:
+def test_a_closed_model_refuses_and_a_turn_left_open_ends(
+    tiny_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = LlamaModel(tiny_path, EXACT)
     turn = generator(model, guesses=3).generate([5, 6, 7], 20)
     next(turn)
     model.close()
+    for name in "llama_memory_clear", "llama_memory_seq_rm", "llama_decode", "llama_synchronize":
+        monkeypatch.setattr(api, name, lambda *_: pytest.fail("a freed context was used"))
     turn.close()  # rewinds
+    model.rewind(1)
+    model.rewind(0)
     for tokens in [5], []:
         with pytest.raises(ValueError, match="eval of"):
             model.eval(tokens, rows=0)

@@ -360,7 +360,10 @@ def _free(batch: _Batch, context: Any, model: Any) -> None:
 
 def _load(path: Path, options: LoadOptions, cancel: CancelFlag, on_load: Callable[[float], None]) -> Any:
     def progress(share: float, _data: Any) -> bool:
-        on_load(share)
+        try:
+            on_load(share)
+        except KeyboardInterrupt:  # C code calls this: nothing may be raised through it
+            cancel.set()
         return not cancel.is_set()
 
     params = api.llama_model_default_params()
