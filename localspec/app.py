@@ -5,6 +5,7 @@ The one place that joins `llama`, `models`, `drafters` and `engine`. Importing i
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,11 +19,13 @@ from localspec.engine.sampling import RandomDice, Sampler
 from localspec.engine.types import Device, Sampling, Source
 from localspec.errors import BadModelFile, UsageError
 from localspec.llama import devices, quantize
+from localspec.llama.devices import Memory
 from localspec.llama.library import CancelFlag
 from localspec.llama.model import LlamaModel, LoadOptions
 from localspec.models.candidates import copy_facts, self_draft_folder
 from localspec.models.facts import ModelFacts, read_model
 from localspec.models.pairs import (
+    WORTH_OFFERING,
     SelfDraft,
     check_vocabulary,
     self_draft_offer,
@@ -50,7 +53,7 @@ class Machine:
     """The devices and the memory to plan for."""
 
     devices: tuple[Device, ...]
-    memory: devices.Memory
+    memory: Memory
 
     @staticmethod
     def here() -> Machine:
@@ -61,6 +64,13 @@ class Machine:
         """Of the device that does most of the work, as `pairs.typical_widths` has it."""
         kinds = {device.kind for device in self.devices}
         return "gpu" if "gpu" in kinds else "igpu" if "igpu" in kinds else "cpu"
+
+
+def budget() -> tuple[int, float]:
+    """Bytes a model may take where it would run, and 10^9 parameters still quick there for a token."""
+    machine = Machine.here()
+    gpus = [device.bytes_free for device in machine.devices if device.kind in ("gpu", "igpu")]
+    return (max(gpus), math.inf) if gpus else (machine.memory.free, 4.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +148,9 @@ def _asked_draft(kind: Kind, path: Path) -> Draft:
     """The draft the user named; refused if this version cannot let it guess."""
     draft = Draft(kind, path.stem, read_model(path), asked=True)
     if not draft.can_run:
-        what = f"the {draft.facts.head} head of another model" if draft.facts.head else "no model that can draft"
+        what = (
+            f"the {draft.facts.head} head of another model" if draft.facts.head else "no model that can draft"
+        )
         raise BadModelFile(
             f"{path.name} is {what}: a draft must be able to take back a wrong guess",
             "take an attention-only model as draft, or --draft ngram",
@@ -146,9 +158,7 @@ def _asked_draft(kind: Kind, path: Path) -> Draft:
     return draft
 
 
-def make_plan(
-    facts: ModelFacts, drafts: Sequence[Draft], settings: Settings, machine: Machine
-) -> Plan:
+def make_plan(facts: ModelFacts, drafts: Sequence[Draft], settings: Settings, machine: Machine) -> Plan:
     """The plan for `facts` on `machine` under the user's settings."""
     wishes = Wishes(
         n_ctx=settings.ctx,
@@ -162,7 +172,12 @@ def make_plan(
 
 
 def self_draft(
-    path: Path, facts: ModelFacts, machine: Machine, temperature: float, *, least: float | None = None
+    path: Path,
+    facts: ModelFacts,
+    machine: Machine,
+    temperature: float,
+    *,
+    least: float = WORTH_OFFERING,
 ) -> tuple[SelfDraft, ModelFacts] | None:
     """The low-bit copy of the model at `path` worth making, and what it would be. None: it would not pay.
 
@@ -176,7 +191,7 @@ def self_draft(
         {kind: size.bits for kind, size in copies.items()},
         typical_widths(machine.kind, sizes.bits_source),
         temperature=temperature,
-        **({} if least is None else {"least": least}),
+        least=least,
     )
     return (offer, copy_facts(facts, offer.kind, offer.bits)) if offer else None
 
@@ -258,7 +273,7 @@ def _open(path: Path, options: LoadOptions, cancel: CancelFlag, hear: Hear) -> L
 def _open_draft(
     path: Path, target: LlamaModel, found: Plan, settings: Settings, cancel: CancelFlag, hear: Hear
 ) -> LlamaModel:
-    """The draft model, wholly on the first GPU if any is used; refused if it could not guess for this target."""
+    """The draft model, wholly on the first GPU if any is used; refused if its vocabulary differs."""
     options = replace(
         _load_options(found, settings),
         n_ctx=target.n_ctx,
@@ -282,5 +297,3 @@ def _compare(found: Plan, target: LlamaModel, hear: Hear) -> None:
         planned = need.weights + need.cache + need.compute if need else 0
         if abs(took - planned) > 0.1 * max(took, planned):
             hear.note(f"{name} took {took / 2**20:.0f} MiB where {planned / 2**20:.0f} were planned")
-
-

@@ -6,21 +6,20 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from localspec import __version__
 from localspec.errors import ExitStatus, LocalspecError
+from localspec.ui.terminal import Terminal, read_stdin, silence
 
-if TYPE_CHECKING:
-    from localspec.ui.terminal import Terminal
+_BadCommandLine: Any = typer.BadParameter.__mro__[2]  # click's ClickException: typer may bring its own click
 
 app = typer.Typer(
     name="localspec",
     help="Run a local GGUF model as fast as this machine allows, without changing what it says.",
     epilog='Example: localspec chat "Why is the sky blue?"',
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
@@ -51,96 +50,73 @@ Examples:
 
   localspec chat -m model-q8_0.gguf --draft ngram,model-q4_0.gguf
 
-stdout carries the answer and nothing else. Every option with [env var] can also stand in config.toml.
-Exit codes: 0 ok, 1 error, 2 usage, 3 no model, 130 stopped by Ctrl-C, 141 broken pipe.
+stdout carries the answer and nothing else. Settings come from flags, then LOCALSPEC_CTX and the like, then
+config.toml.
+Exit codes: 0 ok, 1 error, 2 usage, 3 no model, 4 does not fit memory, 130 stopped by Ctrl-C, 141 broken pipe.
 """
+
+
+def _setting(name: str, text: str, *flags: str) -> Any:
+    """An option that LOCALSPEC_NAME can give as well."""
+    return typer.Option(*flags, help=text, envvar=f"LOCALSPEC_{name.upper()}", show_envvar=False)
 
 
 @app.command(epilog=CHAT_EPILOG)
 def chat(
     question: Annotated[
-        str | None, typer.Argument(help="What to ask. Without it: stdin, or a conversation.")
+        str | None, typer.Argument(help="What to ask. Without: stdin, or a conversation.")
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            "-m", "--model", envvar="LOCALSPEC_MODEL", help="GGUF to run. [default: the packaged one]"
+        _setting(
+            "model", "Catalogue name, org/repo[:QUANT] or path. [default: the best one here]", "-m", "--model"
         ),
     ] = None,
     draft: Annotated[
         str | None,
-        typer.Option(
-            envvar="LOCALSPEC_DRAFT",
-            help="Allowed sources of guesses, by comma: none, ngram, the path of a GGUF. [default: ngram]",
-        ),
+        _setting("draft", "Sources of guesses, by comma: none, ngram, self, a model. [default: ngram]"),
     ] = None,
     draft_len: Annotated[
-        int | None,
-        typer.Option(envvar="LOCALSPEC_DRAFT_LEN", help="Always guess this many tokens. [default: adaptive]"),
+        int | None, _setting("draft_len", "Always guess this many tokens. [default: up to the source]")
     ] = None,
     accept: Annotated[
         str | None,
-        typer.Option(
-            envvar="LOCALSPEC_ACCEPT",
-            help="coupled: a seed's text is the same with any guesses. rejection: same law, a few more "
-            "guesses kept, text depends on them. [default: coupled]",
+        _setting(
+            "accept",
+            "coupled: a seed's text is the same with any guesses. rejection: keeps more guesses, "
+            "the text depends on them, its law does not. [default: coupled]",
         ),
     ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option("-t", "--threads", envvar="LOCALSPEC_THREADS", help="[default: physical cores]"),
-    ] = None,
-    gpu_layers: Annotated[
-        int | None, typer.Option(envvar="LOCALSPEC_GPU_LAYERS", help="Layers on the GPU. [default: all]")
-    ] = None,
-    kv_type: Annotated[
-        str | None, typer.Option(envvar="LOCALSPEC_KV_TYPE", help="f16, q8_0, bf16, f32, ... [default: f16]")
-    ] = None,
-    flash_attn: Annotated[
-        str | None, typer.Option(envvar="LOCALSPEC_FLASH_ATTN", help="auto, on or off. [default: auto]")
-    ] = None,
-    ctx: Annotated[
-        int | None,
-        typer.Option(envvar="LOCALSPEC_CTX", help="Context in tokens. [default: the model's, at most 8192]"),
-    ] = None,
+    system: Annotated[str | None, _setting("system", "System message.")] = None,
     max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "-n", "--max-tokens", envvar="LOCALSPEC_MAX_TOKENS", help="Longest answer. [default: the context]"
-        ),
+        int | None, _setting("max_tokens", "Longest answer. [default: the context]", "-n", "--max-tokens")
     ] = None,
-    temp: Annotated[
-        float | None, typer.Option(envvar="LOCALSPEC_TEMP", help="Temperature, 0 is greedy. [default: 0.8]")
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(envvar="LOCALSPEC_TOP_K", help="0 is off. [default: 40]")
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option(envvar="LOCALSPEC_TOP_P", help="1 is off. [default: 0.95]")
-    ] = None,
-    min_p: Annotated[
-        float | None, typer.Option(envvar="LOCALSPEC_MIN_P", help="0 is off. [default: 0.05]")
-    ] = None,
-    repeat_penalty: Annotated[
-        float | None, typer.Option(envvar="LOCALSPEC_REPEAT_PENALTY", help="1 is off. [default: 1]")
-    ] = None,
-    presence_penalty: Annotated[
-        float | None, typer.Option(envvar="LOCALSPEC_PRESENCE_PENALTY", help="0 is off. [default: 0]")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(envvar="LOCALSPEC_SEED", help="[default: random, printed]")
-    ] = None,
-    system: Annotated[str | None, typer.Option(envvar="LOCALSPEC_SYSTEM", help="System message.")] = None,
     stop: Annotated[
         list[str] | None, typer.Option(help="End the answer before this text. Repeatable.")
     ] = None,
+    temp: Annotated[float | None, _setting("temp", "Temperature, 0 is greedy. [default: 0.8]")] = None,
+    top_k: Annotated[int | None, _setting("top_k", "0 is off. [default: 40]")] = None,
+    top_p: Annotated[float | None, _setting("top_p", "1 is off. [default: 0.95]")] = None,
+    min_p: Annotated[float | None, _setting("min_p", "0 is off. [default: 0.05]")] = None,
+    repeat_penalty: Annotated[float | None, _setting("repeat_penalty", "1 is off. [default: 1]")] = None,
+    presence_penalty: Annotated[float | None, _setting("presence_penalty", "0 is off. [default: 0]")] = None,
+    seed: Annotated[int | None, _setting("seed", "[default: random, printed]")] = None,
+    ctx: Annotated[int | None, _setting("ctx", "Context. [default: the model's, at most 8192]")] = None,
+    threads: Annotated[
+        int | None, _setting("threads", "[default: physical cores]", "-t", "--threads")
+    ] = None,
+    gpu_layers: Annotated[
+        int | None, _setting("gpu_layers", "Layers on the GPU. [default: what fits]")
+    ] = None,
+    kv_type: Annotated[
+        str | None, _setting("kv_type", "Cache: f16, q8_0, bf16, ... [default: what fits]")
+    ] = None,
+    flash_attn: Annotated[str | None, _setting("flash_attn", "auto, on or off. [default: auto]")] = None,
     interactive: Annotated[
         bool, typer.Option("--interactive", help="Talk on after the first answer, also after a pipe.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")] = False,
-    color: Annotated[
-        str | None, typer.Option(envvar="LOCALSPEC_COLOR", help="auto, always or never. [default: auto]")
-    ] = None,
+    color: Annotated[str | None, _setting("color", "auto, always or never. [default: auto]")] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Nothing on stderr but errors.")] = False,
     verbose: Annotated[
         int,
@@ -152,7 +128,6 @@ def chat(
     """Ask a model one thing, or talk with it."""
     given = dict(locals())
     from localspec import config
-    from localspec.ui.terminal import Terminal, read_stdin
 
     verbosity = -1 if quiet else verbose
     terminal = Terminal.standard(color or "auto", verbosity)
@@ -166,6 +141,131 @@ def chat(
         raise typer.Exit(run(settings, terminal, question, sent, interactive=interactive, as_json=json))
 
 
+models_app = typer.Typer(
+    help="The models there are: listed, described, fetched, deleted, paired.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+app.add_typer(models_app, name="models")
+
+_Name = Annotated[str, typer.Argument(help="Catalogue name, org/repo[:QUANT] or path.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@models_app.command("list")
+def models_list(
+    here: Annotated[bool, typer.Option("--here", help="Only what is on this machine.")] = False,
+    json: _Json = False,
+) -> None:
+    """The catalogue, and what is on this machine."""
+    terminal = Terminal.standard("auto")
+    with _outcome(terminal):
+        from localspec import manage
+
+        table = [row for row in manage.rows() if row.get("path") or not here]
+        _print(terminal, table if json else manage.list_lines(table), as_json=json)
+
+
+@models_app.command("info")
+def models_info(name: _Name, json: _Json = False) -> None:
+    """What a model is, read from its header: here, or on the Hub without fetching its weights."""
+    terminal = Terminal.standard("auto")
+    with _outcome(terminal):
+        from localspec import manage
+
+        told = manage.info(manage.know(name, terminal))
+        _print(
+            terminal, told if json else (f"{key:<20} {value}" for key, value in told.items()), as_json=json
+        )
+
+
+@models_app.command("pull")
+def models_pull(name: _Name) -> None:
+    """Fetch a model. An interrupted download goes on where it was."""
+    terminal = Terminal.standard("auto")
+    with _outcome(terminal):
+        from localspec import obtain
+
+        terminal.write(f"{obtain.obtain(name, terminal, yes=True)}\n")
+
+
+@models_app.command("rm")
+def models_rm(name: _Name) -> None:
+    """Delete a model's download and its low-bit copies; of a path only the copies."""
+    terminal = Terminal.standard("auto")
+    with _outcome(terminal):
+        from localspec import manage
+
+        for path in manage.remove(name):
+            terminal.write(f"{path}\n")
+
+
+@models_app.command("pairs")
+def models_pairs(
+    name: _Name,
+    temp: Annotated[float, typer.Option(help="Temperature the expectation is for.")] = 0.8,
+    json: _Json = False,
+) -> None:
+    """What could guess for a model, best first, with the speed expected of each."""
+    terminal = Terminal.standard("auto")
+    with _outcome(terminal):
+        from localspec import manage
+
+        told = manage.drafts_for(manage.know(name, terminal), temp, terminal)
+        rows = (f"{row['draft']:<24} {row['expected']:>5.2f}x  {row['why']}" for row in told)
+        _print(terminal, told if json else rows, as_json=json)
+
+
+@app.command()
+def plan(
+    name: Annotated[str | None, typer.Argument(help="Catalogue name, org/repo[:QUANT] or path.")] = None,
+    vram: Annotated[
+        str | None, typer.Option(help="What if there were one GPU of this size, as in 8G.")
+    ] = None,
+    ctx: Annotated[str | None, typer.Option(help="Context in tokens, as in 32k.")] = None,
+    kv_type: Annotated[str | None, _setting("kv_type", "Cache: f16, q8_0, ... [default: what fits]")] = None,
+    gpu_layers: Annotated[int | None, _setting("gpu_layers", "[default: what fits]")] = None,
+    draft: Annotated[str | None, _setting("draft", "none: plan without guesses.")] = None,
+    json: _Json = False,
+) -> None:
+    """How a model would run on this machine, and why; nothing is loaded."""
+    terminal = Terminal.standard("auto")
+    with _outcome(terminal):
+        from localspec import config, manage, obtain
+        from localspec.app import budget
+
+        tokens = manage.parse_size(ctx) if ctx else None
+        given = {"ctx": tokens, "kv_type": kv_type, "gpu_layers": gpu_layers, "draft": draft, "model": name}
+        settings = config.load(given)
+        known = manage.know(settings.model or str(obtain.default_model(terminal, *budget())), terminal)
+        found = manage.plan_for(known, settings, vram)
+        _print(terminal, manage.plan_dict(found) if json else found.why, as_json=json)
+
+
+@app.command()
+def doctor(json: _Json = False) -> None:
+    """What this machine can do, what is wrong, and one fix for each."""
+    terminal = Terminal.standard("auto")
+    with _outcome(terminal):
+        from localspec import config
+        from localspec import doctor as doctor_
+
+        report = doctor_.examine()
+        findings = doctor_.diagnose(report, config.load({}))
+        told = {**report.as_dict(), "findings": [{"problem": f.problem, "fix": f.fix} for f in findings]}
+        _print(terminal, told if json else doctor_.lines(report, findings), as_json=json)
+
+
+def _print(terminal: Terminal, told: Any, *, as_json: bool) -> None:
+    """The result on stdout: JSON, or lines."""
+    if as_json:
+        from json import dumps
+
+        terminal.write(dumps(told, ensure_ascii=False, indent=2) + "\n")
+    else:
+        terminal.write("".join(f"{line}\n" for line in told))
+
+
 @contextmanager
 def _outcome(terminal: Terminal) -> Iterator[None]:
     """The one place where an error becomes a line on stderr and an exit code."""
@@ -177,6 +277,10 @@ def _outcome(terminal: Terminal) -> Iterator[None]:
     except LocalspecError as error:
         terminal.complain(error.message, error.hint)
         status = error.exit_status
+    except _BadCommandLine as error:
+        command = error.ctx.command_path if error.ctx else "localspec"
+        terminal.complain(error.format_message().removesuffix("."), f"try {command} -h")
+        status = ExitStatus.USAGE
     except KeyboardInterrupt:
         status = ExitStatus.INTERRUPTED
     except BrokenPipeError:
@@ -185,11 +289,14 @@ def _outcome(terminal: Terminal) -> Iterator[None]:
         terminal.complain(f"cannot go on: {error}")
     try:
         terminal.out.flush()
-    except OSError:  # or Python complains about it once more when it leaves
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    raise typer.Exit(status)
+    except OSError:
+        silence(terminal.out)
+    sys.exit(status)
 
 
 def main() -> None:
-    """The console script."""
-    app()
+    """The console script. Without arguments: the help."""
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # typer's pydantic searches every package
+    with _outcome(Terminal.standard("auto")):
+        status = app(sys.argv[1:] or ["--help"], prog_name="localspec", standalone_mode=False)
+    sys.exit(status)

@@ -60,17 +60,23 @@ class _Rule:
 
 
 def _between(low: float, high: float) -> _Rule:
-    def inside(x: float) -> bool:
-        return math.isfinite(x) and low <= x <= high
-
-    return _Rule(f"a number from {low:g} to {high:g}", inside)
+    return _Rule(f"a number from {low} to {high}", lambda x: low <= x <= high)
 
 
 def _one_of(*names: str) -> _Rule:
     return _Rule(f"one of {', '.join(names)}", lambda x: x in names)
 
 
+def is_text(value: str) -> bool:
+    """Whether a tokenizer can take `value`: no NUL, and no argument in another encoding than UTF-8."""
+    return not any(char == "\0" or "\ud800" <= char <= "\udfff" for char in value)
+
+
+_NO_NUL = _Rule("a text without NUL bytes", lambda x: "\0" not in x)
+
 _RULES = {
+    "model": _NO_NUL,
+    "draft": _NO_NUL,
     "draft_len": _between(1, 63),
     "accept": _one_of("coupled", "rejection"),
     "threads": _between(1, 512),
@@ -81,12 +87,13 @@ _RULES = {
     "max_tokens": _between(1, 2**24),
     "temp": _between(0, 100),
     "top_k": _between(0, 2**31),
-    "top_p": _Rule("a number above 0, at most 1", lambda x: math.isfinite(x) and 0 < x <= 1),
+    "top_p": _Rule("a number above 0, at most 1", lambda x: 0 < x <= 1),
     "min_p": _between(0, 1),
     "repeat_penalty": _Rule("a number above 0", lambda x: math.isfinite(x) and x > 0),
     "presence_penalty": _between(-100, 100),
     "seed": _between(0, 2**63 - 1),
-    "stop": _Rule("a text that is not empty", all),
+    "system": _Rule("a text in UTF-8, without NUL bytes", is_text),
+    "stop": _Rule("texts that are not empty, in UTF-8", lambda x: all(x) and all(map(is_text, x))),
     "color": _one_of("auto", "always", "never"),
 }
 
@@ -152,7 +159,7 @@ def catalog_file() -> Path:
 
 
 def models_folder() -> Path:
-    """Our own downloads: LOCALSPEC_HOME/models, else `models` in the user's data folder. May not exist yet."""
+    """Our downloads: LOCALSPEC_HOME/models, else `models` in the user's data folder. May not exist yet."""
     return _folder("data") / "models"
 
 
@@ -166,7 +173,7 @@ def _folder(kind: str) -> Path:
     """LOCALSPEC_HOME, or the user's "config", "data" or "cache" folder for localspec."""
     home = os.environ.get("LOCALSPEC_HOME")
     if home:
-        return Path(home).expanduser()
+        return Path(os.path.expanduser(home))
     if sys.platform == "win32":
         from platformdirs.windows import Windows as System
     else:

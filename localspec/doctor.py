@@ -16,6 +16,7 @@ from localspec import __version__, config
 from localspec.config import Settings
 from localspec.engine.types import Device
 from localspec.llama import devices
+from localspec.llama.devices import Memory, UnusedGpu
 from localspec.llama.library import HEAD_SYMBOLS, has_symbol, system_info
 from localspec.models.reasons import gib
 
@@ -37,13 +38,13 @@ class Report:
     versions: dict[str, str]
     build: str
     devices: tuple[Device, ...]
-    memory: devices.Memory
+    memory: Memory
     cores: dict[str, int | float | None]
     threads: int
     load: float
     folders: dict[str, str]
     head_symbols: dict[str, bool]
-    unused_gpu: devices.UnusedGpu | None
+    unused_gpu: UnusedGpu | None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -82,7 +83,11 @@ def examine() -> Report:
 
 def diagnose(report: Report, settings: Settings) -> list[Finding]:
     """What is wrong with the machine or with the settings in force. Pure."""
-    return [*_about_devices(report, settings), *_about_cache(report, settings), *_about_load(report, settings)]
+    return [
+        *_about_devices(report, settings),
+        *_about_cache(report, settings),
+        *_about_load(report, settings),
+    ]
 
 
 def _about_devices(report: Report, settings: Settings) -> Iterator[Finding]:
@@ -117,7 +122,8 @@ def _about_load(report: Report, settings: Settings) -> Iterator[Finding]:
     threads = settings.threads or report.threads
     if threads > report.threads:
         yield Finding(
-            f"{threads} threads on {report.threads} free cores wait for each other", f"set -t {report.threads}"
+            f"{threads} threads on {report.threads} free cores wait for each other",
+            f"set -t {report.threads}",
         )
     elif threads > 1 and report.load > max(1.0, report.threads / 2):
         yield Finding(

@@ -81,7 +81,8 @@ def list_lines(table: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         memory = f"{row['memory_class_gib']} GB" if row["memory_class_gib"] else "?"
         here = gib(row["bytes_here"]) if row["path"] else ""
         context = row["context"] or "?"
-        yield f"{row['name']:<24} {size:>6} {context:>8} {memory:>7}  {row['licence'][:14]:<14} {here}".rstrip()
+        licence = row["licence"][:14]
+        yield f"{row['name']:<24} {size:>6} {context:>8} {memory:>7}  {licence:<14} {here}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,9 @@ def remote_facts(offer: hub.Offer) -> ModelFacts:
         files = [
             stack.enter_context(hub.remote_header(replace(offer, files=(file,)))) for file in offer.files
         ]
-        headers = [read_header(file, hub_file.path) for file, hub_file in zip(files, offer.files, strict=True)]
+        headers = [
+            read_header(file, hub_file.path) for file, hub_file in zip(files, offer.files, strict=True)
+        ]
         return model_facts(headers, lambda: hub.remote_header(offer))
 
 
@@ -202,7 +205,9 @@ def drafts_for(known: Known, temperature: float, terminal: Terminal) -> list[dic
     if copy:
         offer, facts = copy
         why = f"a {offer.kind} copy of itself, {gib(facts.bytes_file)}: `--draft self` makes it"
-        told.insert(0, {"draft": "self", "fits": True, "expected": round(offer.expected.factor, 2), "why": why})
+        told.insert(
+            0, {"draft": "self", "fits": True, "expected": round(offer.expected.factor, 2), "why": why}
+        )
     return told
 
 
@@ -224,7 +229,9 @@ def _smaller_models(known: Known, terminal: Terminal) -> Iterator[Candidate]:
 
 
 def _candidate(name: str, facts: ModelFacts) -> Candidate:
-    unfit = "a head, not a model" if facts.head else "" if facts.rollback == "any" else "its state cannot be cut"
+    unfit = (
+        "a head, not a model" if facts.head else "" if facts.rollback == "any" else "its state cannot be cut"
+    )
     return Candidate(name, facts.n_parameters, facts.weights.active, facts.vocabulary, unfit)
 
 
@@ -244,7 +251,9 @@ def with_gpu(bytes_vram: int) -> Machine:
     """This machine as if it had one GPU of that size, all of it free."""
     here = Machine.here()
     gpu = Device("GPU0", "what if", "gpu", bytes_vram, bytes_vram)
-    return Machine((gpu, *(d for d in here.devices if d.kind == "cpu")), Memory(here.memory.total, here.memory.free))
+    return Machine(
+        (gpu, *(d for d in here.devices if d.kind == "cpu")), Memory(here.memory.total, here.memory.free)
+    )
 
 
 def parse_size(text: str) -> int:
@@ -267,5 +276,3 @@ def plan_dict(found: Plan) -> dict[str, Any]:
         "split": dict(found.split),
         "why": list(found.why),
     }
-
-

@@ -49,7 +49,8 @@ def obtain(name: str, terminal: Terminal, *, yes: bool = False) -> Path:
 def default_model(terminal: Terminal, budget_bytes: int, max_active: float) -> Path:
     """What runs when no model is named: the best one here, the packaged one, or the best for this machine.
 
-    The last is fetched after asking. `budget_bytes` of memory may be used, `max_active` 10^9 parameters a token.
+    The last is fetched after asking. `budget_bytes` of memory may be used, `max_active` 10^9 parameters a
+    token.
     """
     entries = catalog.load()
     cached = best_cached(entries, budget_bytes, max_active)

@@ -2,11 +2,13 @@
 
 `TableModel` obeys the Model protocol and its logits are a pure function of the context, so a wrong cache,
 a row of the wrong position or a row used after its time all show as a wrong text. `plain_text` is what
-decoding must say, worked out without the engine's loop. `hostile` lists one of every bad drafter.
+decoding must say, worked out without the engine's loop; `chain` and `joint_law` are the law it must follow,
+worked out without the engine's sampler. `hostile` lists one of every bad drafter.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from localspec.engine.sampling import Sampler
-from localspec.engine.types import Dist, Drafter, Logits, Proposal
+from localspec.engine.types import Dist, Drafter, Logits, Proposal, Sampling
 
 
 @dataclass
@@ -93,6 +95,50 @@ def plain_text(model: TableModel, sampler: Sampler, prompt: Sequence[int], max_t
         if model.is_end(context[-1]):
             break
     return context[len(prompt) :]
+
+
+def chain(row: Logits, history: Sequence[int], s: Sampling) -> dict[int, float]:
+    """The sampling chain by the book, token by token: id -> probability.
+
+    llama.cpp's order and definitions: penalties (in float32, as the engine computes them), top-k with the
+    lower id first on a tie, top-p and min-p on the softmax of what is left, temperature last.
+    """
+    logits = dict(enumerate(row.tolist()))
+    for token in set(history[-s.penalty_window :] if s.penalty_window else []) & logits.keys():
+        logit, repeat = row[token], np.float32(s.repeat_penalty)
+        logit = logit / repeat if logit > 0 else logit * repeat
+        logits[token] = float(logit - np.float32(s.presence_penalty))
+    ids = sorted(logits, key=lambda token: (-logits[token], token))
+    best = logits[ids[0]]
+    if s.temperature == 0.0:
+        return {ids[0]: 1.0}
+    if s.top_k:
+        ids = ids[: s.top_k]
+    weights = [math.exp(logits[token] - best) for token in ids]
+    if s.top_p < 1.0:
+        enough, reached, keep = s.top_p * sum(weights), 0.0, 0
+        while not keep or (reached < enough and keep < len(ids)):
+            reached, keep = reached + weights[keep], keep + 1
+        ids = ids[:keep]
+    ids = [token for token, weight in zip(ids, weights, strict=False) if weight >= s.min_p]
+    final = {token: math.exp((logits[token] - best) / s.temperature) for token in ids}
+    total = sum(final.values())
+    return {token: weight / total for token, weight in final.items() if weight > 0.0}
+
+
+def joint_law(
+    model: TableModel, sampling: Sampling, prompt: Sequence[int], max_tokens: int
+) -> dict[tuple[int, ...], float]:
+    """The law of everything that plain decoding emits: text -> probability."""
+    law, done = {(): 1.0}, {}
+    for _ in range(max_tokens):
+        longer = {}
+        for text, mass in law.items():
+            context = [*prompt, *text]
+            for token, chance in chain(model.row(context), context, sampling).items():
+                (done if model.is_end(token) else longer)[*text, token] = mass * chance
+        law = longer
+    return {**law, **done}
 
 
 def certain(tokens: Sequence[int]) -> Proposal:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from contextlib import ExitStack
 from typing import IO
 
-from localspec.app import Loaded, open_target
+from localspec.app import Hear, Loaded, budget, draft_model, open_target
 from localspec.chat.conversation import Conversation
 from localspec.chat.prompt import quote
-from localspec.config import Settings
+from localspec.config import Settings, is_text
 from localspec.engine.types import Cancelled
 from localspec.errors import ExitStatus, LocalspecError, UsageError
 from localspec.llama.library import LOG, CancelFlag
+from localspec.obtain import default_model, obtain
 from localspec.ui.interrupt import on_interrupt
 from localspec.ui.terminal import Terminal
 
@@ -55,8 +57,8 @@ def _first_prompt(question: str | None, sent: str | None) -> str | None:
     for text, what in ((question, "the question"), (sent, "stdin")):
         if text is not None and not text.strip():
             raise UsageError(f"{what} is empty", "give some text, or </dev/null if nothing is meant to come")
-        if text is not None and "\0" in text:
-            raise UsageError(f"{what} contains NUL bytes", "only text can be asked about")
+        if text is not None and not is_text(text):
+            raise UsageError(f"{what} has NUL bytes or is not UTF-8", "only text can be asked about")
     if question is not None and sent is not None:
         return f"{quote(sent, 'stdin')}\n{question}"
     return question if question is not None else sent
@@ -64,13 +66,12 @@ def _first_prompt(question: str | None, sent: str | None) -> str | None:
 
 def _load(settings: Settings, terminal: Terminal, cancel: CancelFlag) -> Loaded:
     LOG.echo = terminal.verbosity >= 2
+    named = draft_model(settings.draft)
+    path = obtain(settings.model, terminal) if settings.model else default_model(terminal, *budget())
+    draft = obtain(named, terminal) if named else None
+    hear = Hear(note=terminal.note, detail=terminal.detail, progress=terminal.progress)
     with on_interrupt(cancel.set):
-        loaded = open_target(
-            settings,
-            cancel=cancel,
-            note=terminal.note,
-            on_load=lambda share: terminal.progress(f"loading: {100 * share:.0f} %"),
-        )
+        loaded = open_target(settings, path, draft, cancel=cancel, hear=hear)
     terminal.progress("")
     target = loaded.target
     terminal.detail(
@@ -84,10 +85,11 @@ def _load(settings: Settings, terminal: Terminal, cancel: CancelFlag) -> Loaded:
 
 def _keyboard(sent: str | None) -> IO[str]:
     """Where keys come from: stdin, or the terminal itself when stdin was a pipe."""
-    if sent is None and sys.stdin.isatty():
+    if sent is None and isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.isatty():
+        sys.stdin.reconfigure(errors="replace")
         return sys.stdin
     try:
-        return open("CONIN$" if sys.platform == "win32" else "/dev/tty", encoding="utf-8")
+        return open("CONIN$" if sys.platform == "win32" else "/dev/tty", encoding="utf-8", errors="replace")
     except OSError as error:
         raise UsageError(
             "there is no terminal to talk on", 'ask one thing: localspec chat "question"'
@@ -96,9 +98,11 @@ def _keyboard(sent: str | None) -> IO[str]:
 
 def _one_answer(conversation: Conversation, prompt: str, *, as_json: bool) -> ExitStatus:
     terminal = conversation.terminal
-    with on_interrupt(conversation.loaded.cancel.set):
-        answer = conversation.ask(prompt, stream=not as_json)
-    conversation.loaded.cancel.clear()
+    try:
+        with on_interrupt(conversation.loaded.cancel.set):
+            answer = conversation.ask(prompt, stream=not as_json)
+    finally:
+        conversation.loaded.cancel.clear()
     if as_json:
         terminal.out.write(json.dumps(conversation.report(answer), ensure_ascii=False) + "\n")
         terminal.out.flush()
@@ -116,11 +120,11 @@ def _talk(conversation: Conversation, keys: IO[str]) -> ExitStatus:
         try:
             line = _read_line(keys, terminal)
         except KeyboardInterrupt:
-            terminal.err.write("\n")
+            terminal.say("\n")
             terminal.note("Ctrl-D leaves")
             continue
         if line is None:
-            terminal.err.write("\n")
+            terminal.say("\n")
             return ExitStatus.OK
         if not line.strip():
             continue
@@ -139,6 +143,5 @@ def _read_line(keys: IO[str], terminal: Terminal) -> str | None:
             return input("> ")
         except EOFError:
             return None
-    terminal.err.write("> ")
-    terminal.err.flush()
+    terminal.say("> ")
     return keys.readline() or None

@@ -112,6 +112,8 @@ class ChatTemplate:
                 tokens += messages[int(part)].tokens or ()
         if self._vocab.adds_bos and tokens[:1] != [self._vocab.bos]:
             tokens.insert(0, self._vocab.bos)
+        if not tokens:
+            raise ValueError("it writes nothing")
         return tokens
 
     def _compile_or_fall_back(self, source: str) -> None:
@@ -141,7 +143,9 @@ def _system_into_user(messages: Sequence[Message]) -> list[Message]:
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = datetime.now().strftime
     return environment

@@ -32,11 +32,11 @@ class TextStream:
         if self.stopped:
             return ""
         text = self._held + new
-        found = [place for stop in self._stops if (place := text.find(stop)) >= 0]
-        if found:
+        found = [(place + len(stop), place) for stop in self._stops if (place := text.find(stop)) >= 0]
+        if found:  # the one that is complete first, however the text is cut into pieces
             self.stopped = True
             self._held = ""
-            return text[: min(found)]
+            return text[: min(found)[1]]
         keep = max((_overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

@@ -13,8 +13,8 @@ import numpy as np
 
 from localspec.engine.accept import Dice
 from localspec.engine.generate import common_prefix
-from localspec.engine.sampling import Sampler, top
-from localspec.engine.types import Dist, Logits, Model, Proposal
+from localspec.engine.sampling import Sampler, argmax, top
+from localspec.engine.types import BadLogits, Dist, Logits, Model, Proposal
 
 
 @dataclass(slots=True)
@@ -46,20 +46,24 @@ class ModelDrafter:
         dists: list[Dist] = []
         row = self._catch_up(context)
         while True:
-            token, chance, dist = self._choose(row, context, tokens)
+            try:
+                token, chance, dist = self._choose(row, context, tokens)
+            except BadLogits:  # what was guessed so far stands
+                break
             tokens.append(token)
             confidence.append(chance)
             dists.append(dist)
             if not go_on(chance) or len(tokens) == limit or self.is_end(token):
-                return Proposal(tokens, confidence, dists if self.dice else None)
+                break
             row = self._eval([token])
+        return Proposal(tokens, confidence, dists if self.dice else None)
 
     def _choose(self, row: Logits, context: Sequence[int], drafted: list[int]) -> tuple[int, float, Dist]:
         position = len(context) + len(drafted)
         if self.sampler.sampling.temperature == 0.0 and not self.sampler.window:
-            best = top(row, 10)
-            chance = 1.0 / float(np.exp(row[best] - row[best[0]]).sum())
-            return int(best[0]), chance, Dist.point(int(best[0]))
+            best = argmax(row)
+            chance = 1.0 / float(np.exp(row[top(row, 10)] - row[best]).sum())
+            return best, chance, Dist.point(best)
         window = self.sampler.window
         history = [*context[-window:], *drafted] if window else []
         dist = self.sampler.dist(row, history)

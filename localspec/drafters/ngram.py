@@ -156,7 +156,7 @@ class NgramDrafter:
     name: Final = "ngram"
 
     def __init__(self, min_match: int = 3, fill_limit: bool = False) -> None:
-        self._min_match = 1 if fill_limit else max(1, min_match)
+        self._min_match = 1 if fill_limit else min_match
         self._fill_limit = fill_limit
         self._index = SuffixAutomaton()
 

@@ -69,7 +69,7 @@ class Sampler:
         keep = len(ids)
         if s.top_p < 1.0:
             mass = np.cumsum(np.exp(logits - best))
-            whole = mass[-1] if s.top_k else np.exp(row.astype(np.float64) - best).sum()
+            whole = mass[-1] if 0 < s.top_k < len(row) else np.exp(row.astype(np.float64) - best).sum()
             keep = int(np.searchsorted(mass, s.top_p * whole)) + 1
         if s.min_p > 0.0:
             keep = min(keep, int(np.count_nonzero(logits >= best + math.log(s.min_p))))
@@ -80,6 +80,7 @@ class Sampler:
         if not self.window or not history:
             return row
         seen = np.unique(np.asarray(history[-self.window :], dtype=np.int64))
+        seen = seen[seen < len(row)]  # a draft's vocabulary may be smaller than the history's
         row = row.copy()
         value = row[seen]
         value = np.where(value > 0.0, value / s.repeat_penalty, value * s.repeat_penalty)

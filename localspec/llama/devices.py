@@ -1,4 +1,4 @@
-"""What this machine offers: ggml's devices with their memory, the host's memory, cores, and GPUs left unused."""
+"""What this machine offers: ggml's devices, the host's memory, cores, and GPUs left unused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Literal
 import psutil
 
 from localspec.engine.types import Device
-from localspec.llama.library import api, ggml_function
+from localspec.llama.library import ggml_function
 
 _KINDS: dict[int, Literal["cpu", "gpu", "igpu", "accel"]] = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accel"}
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
@@ -75,6 +75,11 @@ def host_memory(cgroup: Path = _CGROUP) -> Memory:
             total, free = min(total, limit), min(free, max(0, limit - used + _reclaimable(cgroup)))
             break
     return Memory(total, free)
+
+
+def free_memory(cgroup: Path = _CGROUP) -> int:
+    """Bytes of main memory still to be had."""
+    return host_memory(cgroup).free
 
 
 def _reclaimable(cgroup: Path) -> int:

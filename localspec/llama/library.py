@@ -68,42 +68,49 @@ def ggml_function(name: str, arguments: list[Any], result: Any) -> Callable[...,
     function.argtypes, function.restype = arguments, result
     return function  # type: ignore[no-any-return]
 
+
 _BUFFER = re.compile(r"(\S+) +(?:\w+ +)?buffer size *= *([\d.]+) MiB")
+
+_ERROR, _CONTINUED = 4, 5  # ggml's log levels
 
 
 class Log:
-    """llama.cpp's log: its last lines kept for error messages, shown on stderr when `echo` is set."""
+    """llama.cpp's log: its errors kept for our messages, all of it shown on stderr when `echo` is set."""
 
     def __init__(self) -> None:
         self.echo = False
-        self._lines: deque[str] = deque(maxlen=200)
+        self._errors: deque[str] = deque(maxlen=200)
+        self._level = 0
         self._open = ""
         self.buffers: Counter[str] = Counter()
         """Bytes that llama.cpp said it allocated, by buffer type ("CPU_Mapped", "CUDA0"), since `clear`."""
         self._callback = api.llama_log_callback(self._receive)  # a collected callback is a segmentation fault
         api.llama_log_set(self._callback, ctypes.c_void_p(0))
 
-    def _receive(self, _level: int, text: bytes, _user: int | None) -> None:
+    def _receive(self, level: int, text: bytes, _user: int | None) -> None:
         piece = text.decode("utf-8", "replace")
         if self.echo:
             sys.stderr.write(piece)
+        if level != _CONTINUED:
+            self._level = level
         *whole, self._open = (self._open + piece).split("\n")
-        self._lines.extend(whole)
+        if self._level == _ERROR:
+            self._errors.extend(whole)
         for line in whole:
             if found := _BUFFER.search(line):
                 self.buffers[found[1]] += round(float(found[2]) * 2**20)
 
     def clear(self) -> None:
-        self._lines.clear()
+        self._errors.clear()
         self.buffers.clear()
 
     def reason(self, default: str) -> str:
-        """What the log gives as the cause of the last failure: its first line that speaks of an error."""
-        for line in self._lines:
-            head, found, cause = line.partition("error loading model: ")
-            if found or "error" in head or "failed" in head:
-                return (cause if found else head).strip()
-        return default
+        """The cause of the last failure: the first error since `clear`, without the function it came from.
+
+        The later ones only repeat that it failed.
+        """
+        first = next(iter(self._errors), default)
+        return re.sub(r"^\w+: (error loading model: )?", "", first).strip()
 
 
 class CancelFlag:

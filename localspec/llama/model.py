@@ -8,6 +8,8 @@ computes, never fails, and a cancelled pass costs nothing but itself.
 from __future__ import annotations
 
 import ctypes
+import math
+import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +23,17 @@ from numpy.typing import NDArray
 from localspec.engine.generate import WIDEST_PASS
 from localspec.engine.types import Cancelled, Logits
 from localspec.errors import BadModelFile, LocalspecError, UsageError
+from localspec.llama.devices import free_memory
 from localspec.llama.library import LOG, CancelFlag, api
 from localspec.llama.vocab import Vocab
 
 KV_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2}
+KV_BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5}
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 CHUNK = 512
 """Tokens a prefill pass holds: long enough to be fast, short enough to cancel on a GPU."""
+CELLS = 256
+"""llama.cpp rounds a cache up to this, but not the batch it then accepts: ask for whole multiples."""
 
 NOT_A_CHAT_MODEL = {
     "an embedding model": {
@@ -102,13 +108,18 @@ class LlamaModel:
         self._batch = _Batch(CHUNK)
         self.bytes_by_device = _by_device(LOG.buffers)
         """What llama.cpp said it allocated: weights, cache, compute; "CPU" is the host's memory."""
-        self.close = weakref.finalize(self, _free, self._batch, self._context, self._model)
+        self._free = weakref.finalize(self, _free, self._batch, self._context, self._model)
 
     def __enter__(self) -> LlamaModel:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def close(self) -> None:
+        """Free everything; twice does no harm. Afterwards `rewind` does nothing and `eval` refuses."""
+        self._free()
+        self._n_cached, self._n_ctx = 0, -1
 
     @property
     def n_ctx(self) -> int:
@@ -186,6 +197,7 @@ class LlamaModel:
     def _read_pending(self, rows: int) -> None:
         """Decode what `tokens` has and the cache lacks, in chunks; logits of the last `rows`."""
         start, total = self._n_cached, len(self._tokens)
+        LOG.clear()
         while self._n_cached < total:
             if self.cancel.is_set():
                 raise Cancelled
@@ -268,8 +280,10 @@ class LlamaModel:
 
     def _make_context(self) -> Any:
         options = self.options
+        n_ctx = options.n_ctx or min(self.n_ctx_train, 8192)
+        self._refuse_if_too_long(n_ctx)
         params = api.llama_context_default_params()
-        params.n_ctx = options.n_ctx or min(int(api.llama_model_n_ctx_train(self._model)), 8192)
+        params.n_ctx = math.ceil(n_ctx / CELLS) * CELLS
         params.n_batch = params.n_ubatch = CHUNK
         params.n_outputs_max = WIDEST_PASS
         params.n_threads = params.n_threads_batch = options.threads
@@ -283,9 +297,38 @@ class LlamaModel:
         if not context:
             reason = LOG.reason("llama.cpp made no context")
             raise LocalspecError(
-                f"cannot make a context of {params.n_ctx} tokens: {reason}", "try --ctx 2048"
+                f"cannot make a context of {n_ctx} tokens: {reason}",
+                "try --kv-type f16" if options.kv_type.startswith("q") else "try --ctx 2048",
             )
         return context
+
+    def _refuse_if_too_long(self, n_ctx: int) -> None:
+        """Linux grants a cache that does not fit and ends the process when the cache fills."""
+        if self.options.gpu_layers and api.llama_supports_gpu_offload():
+            return
+        needed, free = self._bytes_kv() * n_ctx, free_memory()
+        if needed > free:
+            fits = int(free * n_ctx / needed) // CELLS * CELLS
+            raise UsageError(
+                f"{self.path.name} needs {needed / 2**30:.1f} GiB for a context of {n_ctx} tokens, "
+                f"{free / 2**30:.1f} GiB are free",
+                f"try --ctx {fits}" if fits else "take a smaller model",
+            )
+
+    def _bytes_kv(self) -> float:
+        """Bytes a token takes in the cache, at least.
+
+        Of hybrid and sliding-window models one layer in eight is sure to keep every token.
+        """
+        n_head, n_head_kv = api.llama_model_n_head(self._model), api.llama_model_n_head_kv(self._model)
+        if not n_head:
+            return 0.0
+        arch = self.metadata("general.architecture")
+        sizes = (self.metadata(f"{arch}.attention.{part}_length") for part in ("key", "value"))
+        width = sum(int(size or api.llama_model_n_embd(self._model) // n_head) for size in sizes)
+        partial = api.llama_model_is_hybrid(self._model) or api.llama_model_n_swa(self._model)
+        layers = api.llama_model_n_layer(self._model) / (8 if partial else 1)
+        return float(layers * n_head_kv * width * KV_BITS[self.options.kv_type] / 8)
 
 
 class _Batch:
@@ -333,7 +376,10 @@ def _free(batch: _Batch, context: Any, model: Any) -> None:
 
 def _load(path: Path, options: LoadOptions, cancel: CancelFlag, on_load: Callable[[float], None]) -> Any:
     def progress(share: float, _data: Any) -> bool:
-        on_load(share)
+        try:
+            on_load(share)
+        except KeyboardInterrupt:  # C code calls this: nothing may be raised through it
+            cancel.set()
         return not cancel.is_set()
 
     params = api.llama_model_default_params()
@@ -343,7 +389,7 @@ def _load(path: Path, options: LoadOptions, cancel: CancelFlag, on_load: Callabl
         params.tensor_split = shares
     callback = api.llama_progress_callback(progress)
     params.progress_callback = callback
-    model = api.llama_model_load_from_file(str(path).encode(), params)
+    model = api.llama_model_load_from_file(os.fsencode(path), params)
     if model:
         return model
     if cancel.is_set():

@@ -12,13 +12,14 @@ from localspec.models import hub
 from localspec.models.catalog import Entry
 from localspec.models.facts import ModelFacts, Weights, read_model
 from localspec.models.pairs import check_vocabulary, self_drafts
-from localspec.models.plan import Draft
+from localspec.models.plan import Draft, Kind
 
 
 def entry_of(path: Path, entries: Mapping[str, Entry]) -> Entry | None:
     """The catalogue entry that lists a file of this name."""
     return next(
-        (entry for entry in entries.values() if any(Path(f.file).name == path.name for f in entry.files)), None
+        (entry for entry in entries.values() if any(Path(f.file).name == path.name for f in entry.files)),
+        None,
     )
 
 
@@ -36,7 +37,7 @@ def candidates(path: Path, facts: ModelFacts, entries: Mapping[str, Entry]) -> l
     return found
 
 
-def _files(path: Path, facts: ModelFacts, entries: Mapping[str, Entry]) -> Iterator[tuple[str, Path]]:
+def _files(path: Path, facts: ModelFacts, entries: Mapping[str, Entry]) -> Iterator[tuple[Kind, Path]]:
     entry = entry_of(path, entries)
     if entry and entry.draft:
         draft = entries[entry.draft]

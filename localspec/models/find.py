@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from pathlib import Path
 
@@ -15,7 +16,7 @@ _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 def find_model(name: str | None) -> Path:
     """The file to load: `name` as a path, or without one the packaged model. Checked to look like a GGUF."""
     if name is not None:
-        return check_file(Path(name).expanduser())
+        return check_file(Path(os.path.expanduser(name)))  # Path.expanduser raises on an unknown ~user
     packaged = packaged_model()
     if packaged is None:
         raise ModelNotFound(
@@ -37,10 +38,14 @@ def check_file(path: Path) -> Path:
     """`path`, or the first shard of its set; raises what a user can act on before llama.cpp sees the file."""
     shard = _SHARD.search(path.name)
     for part in _shards(path, shard) if shard else [path]:
-        if not part.exists():
+        try:
+            _check_magic(part)
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             what = f"shard {part.name} is missing" if shard else f"no such model file: {part}"
-            raise ModelNotFound(what, "give the path of a GGUF with -m" if not shard else "fetch every shard")
-        _check_magic(part)
+            hint = "fetch every shard" if shard else "give the path of a GGUF with -m"
+            raise ModelNotFound(what, hint) from None
+        except OSError as error:
+            raise BadModelFile(f"cannot read {part}: {error.strerror}", "check its permissions") from error
     return _shards(path, shard)[0] if shard else path
 
 
@@ -50,13 +55,13 @@ def _shards(path: Path, shard: re.Match[str]) -> list[Path]:
 
 
 def _check_magic(path: Path) -> None:
+    path.stat()  # raises what check_file explains
     if path.is_dir():
         raise BadModelFile(f"{path} is a folder", "name the .gguf file in it")
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise BadModelFile(f"cannot read {path}: {error.strerror}", "check its permissions") from error
+    if not path.is_file():  # opening a pipe would wait for its other end
+        raise BadModelFile(f"{path} is not a file", "models are read from disk: save it first")
+    with path.open("rb") as file:
+        magic = file.read(4)
     if magic != b"GGUF":
         what = "is empty" if not magic else f"is not a GGUF (it starts with {magic!r})"
         raise BadModelFile(f"{path} {what}", "models must be in the GGUF format")

@@ -33,21 +33,19 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
             raise KeyboardInterrupt
 
     def watch() -> None:
-        while (signals := read.recv(64)) != b"\0":
+        while signals := read.recv(64):
             if signal.SIGINT in signals:
                 stop()
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    old_handler = signal.signal(signal.SIGINT, handle)
     old_fd = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+    old_handler = signal.signal(signal.SIGINT, handle)
     try:
         yield
     finally:
-        signal.set_wakeup_fd(old_fd)
         signal.signal(signal.SIGINT, old_handler)
-        write.setblocking(True)
-        write.send(b"\0")
+        signal.set_wakeup_fd(old_fd)
+        write.close()
         watcher.join()
         read.close()
-        write.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 
@@ -12,70 +11,98 @@ from localspec.engine.stats import Stats
 from localspec.ui.terminal import Terminal, sanitise
 
 _INTERVAL = 0.05
+_ERASE = "\x1b[J"
+_BELOW = "\x1bD\x1b[A\x1b7\r\x1b[B{}\x1b[K\x1b8"  # make room (IND, up), save, next row, restore
 
 
 class LiveLine:
-    """A status line on the row below the text, redrawn after each piece of it.
+    """A status line on the row below the text, redrawn with each piece of it.
 
-    Uses relative cursor moves only, so that scrolling cannot displace it; for that it follows the column
-    the text ends in. With stdout elsewhere it is the terminal's progress line.
+    The terminal itself remembers the column, so neither scrolling nor characters on whose width terminals
+    disagree displace the line. With stdout elsewhere it is the terminal's progress line.
     """
 
     def __init__(self, terminal: Terminal, clock: Callable[[], float] = time.perf_counter) -> None:
         self._terminal = terminal
         self._clock = clock
-        self._column = 0
-        self._shown = False
-        self._last = -_INTERVAL
         self._below_text = terminal.live and terminal.out_tty
+        self._begun = False
+        self._status = ""
+        self._drawn = False
+        self._last = 0.0
+        self._width = terminal.columns
+        self._line = ""  # what the line of text in which the cursor stands has so far
+        self._column = 0
+        self._held = ""  # a character, with its marks, that fills its row
 
     def write(self, text: str) -> None:
         """Write a piece of the answer above the line."""
-        if self._below_text:
+        if not self._begun:  # what was shown while waiting for it is over
             self.clear()
-            text = self._track(sanitise(text))
-        self._terminal.write(text)
+            self._begun = True
+        if self._below_text:
+            self._draw(self._follow(sanitise(text)))
+        else:
+            self._terminal.write(text)
 
     def update(self, status: str) -> None:
-        """Show `status`; one that only changes the figures at most every 50 ms."""
-        if not self._terminal.live or (self._shown and self._clock() - self._last < _INTERVAL):
+        """Show `status`, at most every 50 ms a new one; none beside text that goes into a pipe."""
+        if self._begun and self._terminal.out_pipe:
             return
-        self._last = self._clock()
-        line = _fit(status, shutil.get_terminal_size().columns - 1)
+        if self._status and self._clock() - self._last < _INTERVAL:
+            return
+        self._last, self._status = self._clock(), status
         if self._below_text:
-            self._emit(f"\n\r{self._terminal.dim(line)}\x1b[K\x1b[1A\x1b[{self._column + 1}G")
+            self._draw(self._follow(""))
         else:
-            self._terminal.progress(line)
-        self._shown = True
+            self._terminal.progress(status)
 
     def clear(self) -> None:
-        if self._shown and self._below_text:
-            self._emit("\x1b[J")
-        elif self._shown:
+        """Take the line away; the cursor stands behind the text."""
+        self._status = ""
+        if self._below_text:
+            self._draw(self._follow("", hold=False))
+        else:
             self._terminal.progress("")
-        self._shown = False
 
-    def _emit(self, codes: str) -> None:
-        self._terminal.err.write(codes)
-        self._terminal.err.flush()
+    def _draw(self, text: str) -> None:
+        """Erase the line, write `text`, draw the line below it."""
+        erase = _ERASE if self._drawn else ""
+        self._drawn = bool(self._status) and self._column < self._width
+        line = _BELOW.format(self._terminal.fit(self._status)) if self._drawn else ""
+        self._terminal.write(text, erase, line)
 
-    def _track(self, text: str) -> str:
-        """Follow the column; a line that just fills the row is ended at once, as the terminal is about to."""
-        width = shutil.get_terminal_size().columns
-        shown = []
-        for char in text.expandtabs(4):
-            cells = 0 if char == "\n" else cell_len(char)
-            if char == "\n":
-                self._column = 0
-            elif self._column + cells > width:
-                self._column = cells
-            else:
-                self._column += cells
-            shown.append(char)
-            if self._column >= width:
-                shown.append("\n")
-                self._column = 0
-        return "".join(shown)
+    def _follow(self, text: str, *, hold: bool = True) -> str:
+        """What to write now: `text`, but a last character that fills its row waits for the next one.
+
+        Behind a full row terminals disagree on where the cursor is, so it cannot be restored to there.
+        """
+        if self._width != (width := self._terminal.columns):  # the terminal has laid out the line anew
+            self._width, self._column = width, _advance(self._line, 0, width)
+        text = self._held + text
+        full = _advance(text, self._column, width) >= width
+        cut = _last_character(text) if full and hold else len(text)
+        text, self._held = text[:cut], text[cut:]
+        self._column = _advance(text, self._column, width)
+        self._line = (self._line + text).rpartition("\n")[2]
+        return text
+
+
+def _advance(text: str, column: int, width: int) -> int:
+    """The column behind `text` when it starts in `column`; `width` is the one behind a full row."""
+    for char in text:
+        if char == "\n":
+            column = 0
+        elif char == "\t":
+            column = max(column, min(column // 8 * 8 + 8, width - 1))
+        elif cells := cell_len(char):
+            column = column + cells if column + cells <= width else cells
+    return column
+
+
+def _last_character(text: str) -> int:
+    """Where the last character that takes room begins; marks may follow it."""
+    return next((i for i in reversed(range(len(text))) if cell_len(text[i])), 0)
 
 
 def live_text(stats: Stats, source: str) -> str:
@@ -104,7 +131,3 @@ def summary_text(stats: Stats, seed: int) -> str:
         ]
         parts.append(", ".join(shares))
     return " · ".join([*parts, f"seed {seed}"])
-
-
-def _fit(text: str, width: int) -> str:
-    return text if cell_len(text) <= width else text[: max(0, width - 1)] + "…"
