@@ -8,8 +8,8 @@ computes, never fails, and a cancelled pass costs nothing but itself.
 from __future__ import annotations
 
 import ctypes
-import os
 import math
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
