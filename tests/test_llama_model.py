@@ -878,7 +878,7 @@ def bytes_grown(model: LlamaModel) -> float:
 def test_a_context_that_does_not_fit_is_refused_with_one_that_does(
     tiny_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_module, "free_memory", lambda: 512 * 1000)
+    monkeypatch.setattr(model_module, "free_memory", lambda: 512 * 1030)
     with pytest.raises(UsageError) as refused:
         LlamaModel(tiny_path, replace(EXACT, n_ctx=2**22))
     assert refused.value.message == (

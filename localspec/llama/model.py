@@ -308,7 +308,7 @@ class LlamaModel:
             return
         needed, free = self._bytes_kv() * n_ctx, free_memory()
         if needed > free:
-            fits = int(free * n_ctx / needed) // CELLS * CELLS
+            fits = int(0.8 * free * n_ctx / needed) // CELLS * CELLS  # the graph needs room too
             raise UsageError(
                 f"{self.path.name} needs {needed / 2**30:.1f} GiB for a context of {n_ctx} tokens, "
                 f"{free / 2**30:.1f} GiB are free",
