@@ -201,6 +201,9 @@ def _copies(facts: ModelFacts) -> list[Path]:
 
 def drafts_for(known: Known, temperature: float, terminal: Terminal) -> list[dict[str, Any]]:
     """What could guess for a model, best first: recommended and local smaller models, and a low-bit copy."""
+    if known.facts.rollback != "any":
+        terminal.note("nothing can be guessed for it: its state cannot be taken back")
+        return []
     machine = Machine.here()
     widths = typical_widths(machine.kind, known.facts.bits_per_weight)
     models = list(_smaller_models(known, terminal))
@@ -214,9 +217,7 @@ def drafts_for(known: Known, temperature: float, terminal: Terminal) -> list[dic
         }
         for pairing in ranked
     ]
-    copy = None
-    if known.path and known.facts.rollback == "any":
-        copy = self_draft(known.path, known.facts, machine, temperature)
+    copy = self_draft(known.path, known.facts, machine, temperature) if known.path else None
     if copy:
         offer, facts = copy
         why = f"a {offer.kind} copy of itself, {gib(facts.bytes_file)}: `--draft self` makes it"
