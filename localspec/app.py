@@ -160,6 +160,11 @@ def _asked_draft(kind: Kind, path: Path) -> Draft:
 
 def make_plan(facts: ModelFacts, drafts: Sequence[Draft], settings: Settings, machine: Machine) -> Plan:
     """The plan for `facts` on `machine` under the user's settings."""
+    if settings.flash_attn == "off" and (settings.kv_type or "").startswith("q"):
+        raise UsageError(
+            f"a {settings.kv_type} KV cache needs flash attention",
+            "leave --flash-attn at auto, or --kv-type f16",
+        )
     wishes = Wishes(
         n_ctx=settings.ctx,
         gpu_layers=settings.gpu_layers,
@@ -291,9 +296,9 @@ def _open_draft(
 
 
 def _compare(found: Plan, target: LlamaModel, hear: Hear) -> None:
-    """Warn where llama.cpp took over 10 % more or less than was planned."""
+    """Warn where llama.cpp took over 10 % (and 16 MiB) more or less than was planned."""
     for name, took in target.bytes_by_device.items():
         need = found.needs.get(name)
         planned = need.weights + need.cache + need.compute if need else 0
-        if abs(took - planned) > 0.1 * max(took, planned):
+        if abs(took - planned) > max(16 * 2**20, 0.1 * max(took, planned)):
             hear.note(f"{name} took {took / 2**20:.0f} MiB where {planned / 2**20:.0f} were planned")

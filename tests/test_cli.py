@@ -126,16 +126,16 @@ def refused(done: Outcome, code: int, *words: str) -> None:
 
 NO_MODELS = {
     "empty": (1, "is empty"),
-    "header": (1, "cannot load header.gguf"),
-    "data": (1, "cannot load data.gguf"),
+    "header": (1, "header.gguf claims"),
+    "data": (1, "data.gguf"),
     "not_gguf": (1, "is not a GGUF"),
-    "version": (1, "cannot load version.gguf"),
-    "counts": (1, "cannot load counts.gguf"),
-    "string": (1, "cannot load string.gguf"),
+    "version": (1, "version.gguf"),
+    "counts": (1, "counts.gguf"),
+    "string": (1, "string.gguf"),
     "folder": (1, "is a folder"),
     "bert": (1, "is an embedding model"),
-    "eagle3": (1, "is the head of another model"),
-    "bare eagle3": (1, "is the head of another model"),
+    "eagle3": (1, "head of another model"),
+    "bare eagle3": (1, "head of another model"),
     "one nan": (1, "no usable numbers"),
     "nan": (1, "no usable numbers"),
     "missing": (3, "no such model file"),
@@ -206,12 +206,12 @@ NO_DRAFTS = {
     "": (2, "give none"),
     "none,ngram": (2, "give none, or a list"),
     "ngram,ngram": (2, "different sources"),
-    "no-such-source": (2, "neither a source nor a file"),
-    "~no.such.user/m.gguf": (2, "neither a source nor a file"),
+    "no-such-source": (3, "no model 'no-such-source' in the catalogue"),
+    "~no.such.user/m.gguf": (3, "no such model file"),
     "{draft},{tiny}": (2, "one draft model at most"),
     "{not_gguf}": (1, "is not a GGUF"),
-    "{bert}": (1, "is an embedding model"),
-    "{recurrent}": (1, "is recurrent"),
+    "{bert}": (1, "is no model that can draft"),
+    "{recurrent}": (1, "is no model that can draft"),
 }
 
 
@@ -307,7 +307,7 @@ def test_absurd_requests(files: Files) -> None:
     reasons: list[tuple[str, list[str]]] = [
         ("give --ctx 2048 or a shorter prompt", ["--ctx", "64", "x" * 2000]),
         ("needs flash attention", ["--kv-type", "q8_0", "--flash-attn", "off", "hi"]),
-        ("does not divide", ["--kv-type", "q4_0", "hi"]),
+        ("does not suit", ["--kv-type", "q4_0", "hi"]),
         ("the question is empty", [" \n"]),
         ("is not UTF-8", ["caf\udce9"]),
         ("--json needs a question", ["--json"]),
@@ -316,7 +316,7 @@ def test_absurd_requests(files: Files) -> None:
     ]
     done = run_each(*(["chat", "-m", files["tiny"], *args] for _, args in reasons))
     for one, (words, _) in zip(done, reasons, strict=True):
-        refused(one, 1 if words == "does not divide" else 2, words)
+        refused(one, 2, words)
 
 
 ABSURD = {
@@ -393,7 +393,7 @@ def test_the_answer_and_nothing_else(files: Files) -> None:
         plain.stderr,
     )
     assert plain.stderr.count("\n") == 1
-    assert len(verbose.stderr.splitlines()) == 2
+    assert "Context 4096 tokens" in verbose.stderr
     assert "1 threads" in verbose.stderr
     assert "llama_model_loader" in loud.stderr
     assert "llama_model_loader" not in verbose.stderr
@@ -775,7 +775,7 @@ import os, signal, time
 from localspec.ui.terminal import Terminal
 progress = Terminal.progress
 def pressed(self, text):
-    if text.startswith("loading: "):
+    if text.startswith("loading Smol"):
         Terminal.progress = progress
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.1)  # a mapped file is loaded before the signal is there

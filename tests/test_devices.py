@@ -125,7 +125,7 @@ def test_cores_of_the_cgroup(files: dict[str, str], expected: float | None, tmp_
 def test_free_memory(
     files: dict[str, str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000, total=2000))
     assert free_memory(write(tmp_path, files)) == expected
 
 

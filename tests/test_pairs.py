@@ -97,8 +97,8 @@ def test_the_first_three_different_ids_are_shown() -> None:
 
 def opened(target: Path, draft: Path) -> list[str]:
     """Names of the sources that a target gets with `draft` given."""
-    settings = Settings(model=str(target), draft=str(draft), ctx=256, threads=1, seed=0)
-    with open_target(settings, cancel=CancelFlag()) as loaded:
+    settings = Settings(draft=str(draft), ctx=256, threads=1, seed=0)
+    with open_target(settings, target, draft, cancel=CancelFlag()) as loaded:
         return [source.drafter.name for source in loaded.generator.sources]
 
 

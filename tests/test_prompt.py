@@ -127,8 +127,8 @@ def test_answers_keep_their_tokens_when_the_system_message_moves(vocab: Vocab, w
 
 
 def test_the_cache_serves_the_next_turn(tiny_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = Settings(model=str(tiny_path), threads=1, max_tokens=40, seed=3, ctx=512)
-    with open_target(chosen, cancel=CancelFlag()) as loaded:
+    chosen = Settings(threads=1, max_tokens=40, seed=3, ctx=512)
+    with open_target(chosen, tiny_path, None, cancel=CancelFlag()) as loaded:
         talk = Conversation(loaded, Terminal.standard("never"))
         first = talk.ask("one two three")
         spelling = loaded.target.vocab.tokenize(first.text, special=False)

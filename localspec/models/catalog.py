@@ -101,9 +101,9 @@ def find(catalog: Mapping[str, Entry], ref: CatalogRef) -> Entry:
     if ref.name in catalog:
         return catalog[ref.name]
     near = difflib.get_close_matches(ref.name, catalog, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`localspec models list` shows the names"
+    hint = f"did you mean {' or '.join(near)}" if near else "`localspec models list` shows the names"
     raise ModelNotFound(
-        f"no model {ref.name!r} in the catalogue", f"{hint} A file needs its path: ./FILE.gguf"
+        f"no model {ref.name!r} in the catalogue", f"{hint}; a file needs its path: ./FILE.gguf"
     )
 
 
