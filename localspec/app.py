@@ -110,7 +110,7 @@ def open_target(
     names = draft_names(settings.draft)
     facts = read_model(path)
     machine = Machine.here()
-    if SELF in names:
+    if SELF in names and facts.rollback == "any":
         draft = make_self_draft(path, facts, machine, settings, cancel=cancel, hear=hear)
     asked = _asked_draft("self" if SELF in names else "model", draft) if draft else None
     found = make_plan(facts, [asked] if asked else [], settings, machine)

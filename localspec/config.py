@@ -113,7 +113,22 @@ def load(flags: Mapping[str, Any], path: Path | None = None) -> Settings:
     given = {name: value for name, value in flags.items() if value is not None and value != []}
     if isinstance(given.get("stop"), list):
         given["stop"] = tuple(given["stop"])
-    return Settings(**{**_read(path or config_file()), **given})
+    return Settings(**{**_read(path or config_file()), **_environment(), **given})
+
+
+def _environment() -> dict[str, Any]:
+    """Settings that LOCALSPEC_* variables give, for the commands whose flags do not name them."""
+    kinds = typing.get_type_hints(Settings)
+    values: dict[str, Any] = {}
+    for name in names():
+        text = os.environ.get(f"LOCALSPEC_{name.upper()}")
+        kind = (typing.get_args(kinds[name]) or (kinds[name],))[0]
+        if text and kind in (str, int, float):
+            try:
+                values[name] = kind(text)
+            except ValueError as error:
+                raise UsageError(f"LOCALSPEC_{name.upper()} is {text!r}", "give a number") from error
+    return values
 
 
 def _read(path: Path) -> dict[str, Any]:

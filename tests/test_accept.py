@@ -2,7 +2,7 @@
 
 `branches` runs a function once for every sequence of dice outcomes. A *table* is a law for every prefix.
 What a rule emits, continued by plain draws of the target, must have the target's joint law: equality of
-Fractions, no statistics. METHODS section 2 has the formulas.
+Fractions, no statistics.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def random_stop(seed: object) -> Callable[[Text], bool]:
 def token_wise(
     draft: Sequence[int], guess: Sequence[Dist], target: Sequence[Dist], dice: Dice, is_end: Ends
 ) -> Verdict:
-    """Rejection token by token, METHODS 2.2: what block verification must never do worse than."""
+    """Rejection token by token (Leviathan et al., 2211.17192): what block verification must never do worse than."""
     for i, token in enumerate(draft):
         p, q = (dict(zip(dist.ids.tolist(), dist.probs, strict=True)) for dist in (target[i], guess[i]))
         if not dice.flip(min(1, p.get(token, 0) / q[token])):
@@ -243,7 +243,7 @@ def test_branches_are_all_outcomes_with_their_probabilities() -> None:
 
 
 def test_enumeration_sees_the_bias_of_a_cut_that_looks_ahead() -> None:
-    """METHODS 2.8: dropping a guess because its own probability is small is not lossless."""
+    """Dropping a guess because its own probability is small is not lossless."""
 
     def drops(
         draft: Sequence[int], guess: Sequence[Dist], target: Sequence[Dist], dice: Dice, is_end: Ends
@@ -303,7 +303,7 @@ def test_laws_that_differ_by_rounding_keep_the_law_and_the_draft() -> None:
 
 
 def test_two_letter_example() -> None:
-    """Sun et al., section 3; METHODS 2.7."""
+    """Sun et al. (2403.10444), section 3."""
     target, guess = same(law({0: 1, 1: 2})), same(law({0: 2, 1: 1}))
     assert mean_accepted(verdicts(accept.block, target, guess, 2)) == Fraction(11, 9)
     assert mean_accepted(verdicts(token_wise, target, guess, 2)) == Fraction(10, 9)
@@ -333,7 +333,7 @@ def test_one_guess_is_kept_as_often_as_the_laws_overlap(vocab: int) -> None:
 
 @pytest.mark.parametrize("draft", [(0, 1, 0), (1, 1), (2, 0, 0)])
 def test_point_mass_is_kept_as_often_as_the_target_says_it(draft: Text) -> None:
-    """Block, token-wise and match coincide for a deterministic draft (METHODS 2.5)."""
+    """Block, token-wise and match coincide for a deterministic draft."""
     for case in range(20):
         target = random_target(case, 3)
 

@@ -353,7 +353,7 @@ def test_caches_are_llama_cpps_to_the_byte(name: str) -> None:
 
 
 def test_caches_by_hand() -> None:
-    """Key-value bytes a token from CATALOG.md, which computed them by hand: KiB a token in F16."""
+    """Key-value bytes a token, computed by hand: KiB a token in F16."""
     catalogue = {"qwen3-8b": 144, "qwen3-14b": 160, "qwen3-32b": 256, "qwen3-30b-a3b": 96, "phi-4": 200}
     catalogue |= {"llama-3.1-8b": 128, "qwen35-27b": 64, "qwen36-35b-a3b": 20, "qwen3-coder-next": 24}
     catalogue |= {"gpt-oss-20b": 24, "gemma3-4b": 20, "gemma3-12b": 64, "gemma4-12b": 16, "glm-4.5-air": 184}

@@ -57,7 +57,7 @@ class Words:
 @pytest.mark.parametrize(
     ("cost", "slope", "alpha", "draft_len", "factor"),
     [
-        # METHODS 4.3: best length and factor with T(n) = 1 + slope (n - 1)
+        # By hand: best length and factor with T(n) = 1 + slope (n - 1)
         (0.0, 0.10, 0.5, 2, 1.46),
         (0.0, 0.25, 0.9, 6, 2.09),
         (0.05, 0.03, 0.8, 6, 2.67),
@@ -150,7 +150,7 @@ BITS_8B = {"q4_0": 4.64, "q3_k": 3.65, "q2_k": 3.17}
 
 
 def test_self_draft_is_offered_where_it_wins() -> None:
-    """What users saw (COMPLAINTS C3): F16 gains most, Q8_0 some, a 4-bit target nothing."""
+    """What users see: F16 gains most, Q8_0 some, a 4-bit target nothing."""
     f16, q8_0, q4_k = (self_draft_offer(bits, 8_030_000_000, BITS_8B, FLAT) for bits in (16.0, 8.5, 4.89))
     assert f16 is not None
     assert q8_0 is not None

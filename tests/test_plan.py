@@ -354,7 +354,7 @@ def test_compute_buffers_of_recurrent_layers(name: str, reported: int) -> None:
 
 
 def breakdown(context: Any) -> list[int]:
-    """llama.cpp's own account of a context: bytes of weights, caches and compute buffers (HEADS 9)."""
+    """llama.cpp's own account of a context: bytes of weights, caches and compute buffers."""
     name = "_Z26llama_get_memory_breakdownPK13llama_context"
     library = ctypes.CDLL(str(library_path("llama")))
     if not hasattr(library, name):

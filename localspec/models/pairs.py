@@ -39,7 +39,7 @@ TYPICAL_WIDTHS = {
     "gpu": {1: 1.0, 2: 1.04, 3: 1.08, 4: 1.12, 5: 1.16, 6: 1.2, 7: 1.24, 8: 1.28, 16: 2.0},
     "igpu": {1: 1.0, 2: 1.8, 3: 2.4, 4: 1.7, 5: 1.85, 6: 2.0, 8: 2.3, 16: 3.0},
 }
-"""Widths by device and bits, for before anything is measured. CPU: FACTS 2, one thread; others assumed."""
+"""Widths by device and bits, for before anything is measured. CPU: measured with one thread; others assumed."""
 
 
 class VocabularyFacts(Protocol):
@@ -130,7 +130,7 @@ def copy_acceptance(bits: float, n_parameters: int, temperature: float) -> float
     """Chance that a copy of `bits` real bits per weight guesses its source's next token (coupled or greedy).
 
     Smaller models suffer more from few bits: the error of a Q4_0 copy is 0.11 at 8e9 parameters, 0.24 at
-    1.35e8 (measured). It grows with temperature (FACTS 3). Larger models than 8e9 are taken to be no better.
+    1.35e8 (measured). It grows with temperature. Larger models than 8e9 are taken to be no better.
     """
     points = [(b, math.log(error)) for b, error in COPY_ERROR]
     logarithm = _interpolate(points, bits)

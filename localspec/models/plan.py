@@ -38,7 +38,7 @@ DRIVEN = frozenset({"model", "self"})
 TEMPERATURE = 0.8
 """Of the sampling that expectations are for."""
 EXPERTS_COST = 0.25
-"""What each further token of a pass costs more in a mixture, where it reads experts of its own (C13)."""
+"""What each further token of a pass costs more in a mixture, where it reads experts of its own."""
 
 Kind = Literal["head inside", "head file", "model", "self"]
 
