@@ -203,7 +203,7 @@ def random_stop(seed: object) -> Callable[[Text], bool]:
 def token_wise(
     draft: Sequence[int], guess: Sequence[Dist], target: Sequence[Dist], dice: Dice, is_end: Ends
 ) -> Verdict:
-    """Rejection token by token (Leviathan et al., 2211.17192): what block verification must never do worse than."""
+    """Token by token (Leviathan et al., 2211.17192): what block verification must never do worse than."""
     for i, token in enumerate(draft):
         p, q = (dict(zip(dist.ids.tolist(), dist.probs, strict=True)) for dist in (target[i], guess[i]))
         if not dice.flip(min(1, p.get(token, 0) / q[token])):

@@ -12,17 +12,17 @@ import math
 import os
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localspec.engine.generate import WIDEST_PASS
 from localspec.engine.types import Cancelled, Logits
 from localspec.errors import BadModelFile, LocalspecError, UsageError
+from localspec.llama.batch import Batch
 from localspec.llama.devices import free_memory
 from localspec.llama.library import LOG, CancelFlag, api
 from localspec.llama.vocab import Vocab
@@ -105,7 +105,7 @@ class LlamaModel:
         self._n_vocab = self.vocab.n_tokens
         self._n_ctx = int(api.llama_n_ctx(self._context))
         self._n_swa = int(api.llama_model_n_swa(self._model))
-        self._batch = _Batch(CHUNK)
+        self._batch = Batch(CHUNK)
         self.bytes_by_device = _by_device(LOG.buffers)
         """What llama.cpp said it allocated: weights, cache, compute; "CPU" is the host's memory."""
         self._free = weakref.finalize(self, _free, self._batch, self._context, self._model)
@@ -331,44 +331,19 @@ class LlamaModel:
         return float(layers * n_head_kv * width * KV_BITS[self.options.kv_type] / 8)
 
 
-class _Batch:
-    """One llama_batch, filled through numpy views of its arrays."""
+def _by_device(buffers: Counter[str]) -> dict[str, int]:
+    """Sums by device of what the log names by buffer type: CUDA0, CUDA_Host, CPU_Mapped, CPU_REPACK, ...
 
-    def __init__(self, size: int) -> None:
-        self.raw = api.llama_batch_init(size, 0, 1)
-        self._token = _view(self.raw.token, size)
-        self._pos = _view(self.raw.pos, size)
-        self._logits = _view(self.raw.logits, size)
-        _view(self.raw.n_seq_id, size)[:] = 1
-        for i in range(size):
-            self.raw.seq_id[i][0] = 0
-        self._offsets = np.arange(size, dtype=np.int32)
-
-    def fill(self, tokens: Sequence[int], start: int, rows: int) -> Any:
-        """`tokens` at positions `start`...; logits for the last `rows`."""
-        n = len(tokens)
-        self.raw.n_tokens = n
-        self._token[:n] = tokens
-        self._pos[:n] = self._offsets[:n] + start
-        self._logits[:n] = 0
-        self._logits[n - rows : n] = 1
-        return self.raw
-
-
-def _by_device(buffers: Mapping[str, int]) -> dict[str, int]:
-    """Sums by device of what the log names by buffer type: CUDA0, CUDA_Host, CPU_Mapped, CPU_REPACK, ..."""
-    sums: Counter[str] = Counter()
+    Weights rearranged for the processor (REPACK) are still in the mapped file, but no longer read there.
+    """
+    sums = Counter({"CPU": -min(buffers["CPU_Mapped"], buffers["CPU_REPACK"])})
     for name, size in buffers.items():
         host = name.startswith("CPU") or name.endswith("Host")
         sums["CPU" if host else name.split("_")[0]] += size
     return dict(sums)
 
 
-def _view(pointer: Any, size: int) -> NDArray[Any]:
-    return np.ctypeslib.as_array(pointer, shape=(size,))
-
-
-def _free(batch: _Batch, context: Any, model: Any) -> None:
+def _free(batch: Batch, context: Any, model: Any) -> None:
     api.llama_batch_free(batch.raw)
     api.llama_free(context)
     api.llama_model_free(model)
@@ -387,6 +362,9 @@ def _load(path: Path, options: LoadOptions, cancel: CancelFlag, on_load: Callabl
     shares = (ctypes.c_float * int(api.llama_max_devices()))(*options.split)
     if options.split:
         params.tensor_split = shares
+    no_device = (ctypes.c_void_p * 1)(None)
+    if options.gpu_layers == 0:  # else llama.cpp still computes big passes on a GPU, in memory nobody planned
+        params.devices = ctypes.cast(no_device, ctypes.c_void_p)
     callback = api.llama_progress_callback(progress)
     params.progress_callback = callback
     model = api.llama_model_load_from_file(os.fsencode(path), params)

@@ -39,7 +39,7 @@ TYPICAL_WIDTHS = {
     "gpu": {1: 1.0, 2: 1.04, 3: 1.08, 4: 1.12, 5: 1.16, 6: 1.2, 7: 1.24, 8: 1.28, 16: 2.0},
     "igpu": {1: 1.0, 2: 1.8, 3: 2.4, 4: 1.7, 5: 1.85, 6: 2.0, 8: 2.3, 16: 3.0},
 }
-"""Widths by device and bits, for before anything is measured. CPU: measured with one thread; others assumed."""
+"""Widths by device and bits, until they are measured. CPU: measured with one thread; others assumed."""
 
 
 class VocabularyFacts(Protocol):
