@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +15,18 @@ from localspec.ui.terminal import Terminal, read_stdin, silence
 
 _BadCommandLine: Any = typer.BadParameter.__mro__[2]  # click's ClickException: typer may bring its own click
 
+_ROOT_OPTIONS = not sys.argv[1:] or sys.argv[1].startswith("-")
+"""Whether options before the command can be meant. Merely having them costs each command the import of
+pydantic, by which typer finds that they were not given."""
+
 app = typer.Typer(
     name="localspec",
     help="Run a local GGUF model as fast as this machine allows, without changing what it says.",
     epilog='Example: localspec chat "Why is the sky blue?"',
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    add_completion=_ROOT_OPTIONS,
+    add_help_option=_ROOT_OPTIONS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
@@ -296,7 +301,6 @@ def _outcome(terminal: Terminal) -> Iterator[None]:
 
 def main() -> None:
     """The console script. Without arguments: the help."""
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # typer's pydantic searches every package
     with _outcome(Terminal.standard("auto")):
         status = app(sys.argv[1:] or ["--help"], prog_name="localspec", standalone_mode=False)
     sys.exit(status)

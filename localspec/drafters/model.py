@@ -13,7 +13,7 @@ import numpy as np
 
 from localspec.engine.accept import Dice
 from localspec.engine.generate import common_prefix
-from localspec.engine.sampling import Sampler, argmax, top
+from localspec.engine.sampling import Sampler, top
 from localspec.engine.types import BadLogits, Dist, Logits, Model, Proposal
 
 
@@ -61,9 +61,9 @@ class ModelDrafter:
     def _choose(self, row: Logits, context: Sequence[int], drafted: list[int]) -> tuple[int, float, Dist]:
         position = len(context) + len(drafted)
         if self.sampler.sampling.temperature == 0.0 and not self.sampler.window:
-            best = argmax(row)
-            chance = 1.0 / float(np.exp(row[top(row, 10)] - row[best]).sum())
-            return best, chance, Dist.point(best)
+            ids, logits = top(row, 10)
+            best = int(ids[0])
+            return best, 1.0 / float(np.exp(logits - logits[0]).sum()), Dist.point(best)
         window = self.sampler.window
         history = [*context[-window:], *drafted] if window else []
         dist = self.sampler.dist(row, history)

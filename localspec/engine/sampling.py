@@ -39,8 +39,10 @@ class Sampler:
         if temperature == 0.0:
             return argmax(self._penalise(row, history))
         ids, logits = self._survivors(row, history)
+        if len(ids) == 1:
+            return int(ids[0])
         noise = gumbel(self.sampling.seed, position, ids)
-        return int(ids[np.argmax(logits / temperature + noise)])
+        return int(ids[(logits / temperature + noise).argmax()])
 
     def draw(self, dist: Dist, position: int) -> int:
         """Sample `dist` with the noise of `position`: argmax of log p + Gumbel noise."""
@@ -63,16 +65,14 @@ class Sampler:
         """Ids and float64 logits, largest first, that penalties, top-k, top-p and min-p leave."""
         s = self.sampling
         row = self._penalise(row, history)
-        best = float(row[argmax(row)])
-        ids = top(row, s.top_k) if 0 < s.top_k < len(row) else _head(row, s, best)
-        logits = row[ids].astype(np.float64)
-        keep = len(ids)
-        if s.top_p < 1.0:
-            mass = np.cumsum(np.exp(logits - best))
-            whole = mass[-1] if 0 < s.top_k < len(row) else np.exp(row.astype(np.float64) - best).sum()
-            keep = int(np.searchsorted(mass, s.top_p * whole)) + 1
-        if s.min_p > 0.0:
-            keep = min(keep, int(np.count_nonzero(logits >= best + math.log(s.min_p))))
+        if 0 < s.top_k < len(row):
+            ids, logits = top(row, s.top_k)
+            whole = None  # top-p counts the mass that top-k left
+        else:
+            ids, logits, whole = _head(row, s)
+        values = logits.tolist()  # mostly a few dozen: cheaper here than as arrays
+        weights = [math.exp(value - values[0]) for value in values]
+        keep = _reach(weights, s.top_p, s.min_p, whole)
         return ids[:keep], logits[:keep]
 
     def _penalise(self, row: Logits, history: Sequence[int]) -> Logits:
@@ -111,19 +111,44 @@ def argmax(row: Logits) -> int:
     return best
 
 
-def top(row: Logits, k: int) -> NDArray[np.int64]:
-    """Ids of the `k` largest logits, largest first, the lower id first on a tie.
+def top(row: Logits, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Ids and values of the `k` largest logits, largest first, the lower id first on a tie.
 
     A bound that at least k logits reach comes from the maxima of row slices: any partition into >= k parts
     has k part maxima at or above its k-th largest maximum. That reads the row twice instead of sorting it.
+    Raises BadLogits as `argmax` does.
     """
     columns = len(row) // 64
     if columns < 4 * k:
-        return _descending(row)[:k]
+        argmax(row)
+        ids = _descending(row)[:k]
+        return ids, row[ids].astype(np.float64)
     maxima = row[: 64 * columns].reshape(64, columns).max(axis=0)
-    bound = np.partition(maxima, columns - k)[columns - k]
-    ids = np.flatnonzero(row >= bound)
-    return ids[np.argsort(-row[ids], kind="stable")[:k]]
+    maxima.partition(columns - k)
+    bound = maxima[columns - k]
+    rest = row[64 * columns :]
+    if not math.isfinite(maxima[columns - k :].max()) or (len(rest) and not math.isfinite(rest.max())):
+        argmax(row)  # NaN sorts last; a rest of -inf is no fault
+    ids = (row >= bound).nonzero()[0]
+    values = row[ids]
+    order = (-values).argsort(kind="stable")[:k]
+    return ids[order], values[order].astype(np.float64)
+
+
+def _reach(weights: Sequence[float], top_p: float, min_p: float, whole: float | None) -> int:
+    """How many of `weights`, largest first and the first 1, top-p and min-p keep: at least one.
+
+    `whole`: the mass of which top-p wants its share, None for the sum of `weights`.
+    """
+    line = top_p * (sum(weights) if whole is None else whole) if top_p < 1.0 else math.inf
+    mass = 0.0
+    for i, weight in enumerate(weights):
+        if weight < min_p:
+            return max(1, i)
+        mass += weight
+        if mass >= line:
+            return i + 1
+    return len(weights)
 
 
 def _descending(row: Logits) -> NDArray[np.int64]:
@@ -160,9 +185,13 @@ def _mix_int(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def _head(row: Logits, s: Sampling, best: float) -> NDArray[np.int64]:
-    """Without top-k: ids, largest logit first, that top-p and min-p can leave; at least those."""
+def _head(row: Logits, s: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
+    """Without top-k: ids and values, largest first, that min-p can leave, and the mass of all logits."""
+    best = float(row[argmax(row)])
+    whole = float(np.exp(row.astype(np.float64) - best).sum()) if s.top_p < 1.0 else 0.0
     if s.min_p > 0.0:
-        ids = np.flatnonzero(row >= best + math.log(s.min_p) - 1e-3)
-        return ids[np.argsort(-row[ids], kind="stable")]
-    return _descending(row)
+        ids = (row >= best + math.log(s.min_p) - 1e-3).nonzero()[0]
+        ids = ids[(-row[ids]).argsort(kind="stable")]
+    else:
+        ids = _descending(row)
+    return ids, row[ids].astype(np.float64), whole

@@ -106,6 +106,7 @@ class LlamaModel:
         self._n_ctx = int(api.llama_n_ctx(self._context))
         self._n_swa = int(api.llama_model_n_swa(self._model))
         self._batch = Batch(CHUNK)
+        self._views: dict[tuple[int, int], Logits] = {}
         self.bytes_by_device = _by_device(LOG.buffers)
         """What llama.cpp said it allocated: weights, cache, compute; "CPU" is the host's memory."""
         self._free = weakref.finalize(self, _free, self._batch, self._context, self._model)
@@ -252,10 +253,11 @@ class LlamaModel:
 
     def _logits(self, rows: int) -> Logits:
         pointer = api.llama_get_logits(self._context)
-        address = ctypes.addressof(pointer.contents)
-        flat = memoryview((ctypes.c_float * (rows * self._n_vocab)).from_address(address))
-        view: Logits = np.frombuffer(flat, dtype=np.float32).reshape(rows, self._n_vocab)
-        return view
+        place = ctypes.addressof(pointer.contents), rows
+        if place not in self._views:  # the buffer moves only when it grows
+            flat = memoryview((ctypes.c_float * (rows * self._n_vocab)).from_address(place[0]))
+            self._views[place] = np.frombuffer(flat, dtype=np.float32).reshape(rows, self._n_vocab)
+        return self._views[place]
 
     def _refuse_if_not_chat(self) -> None:
         """Kinds of models on which llama.cpp would abort the process or answer nonsense."""
