@@ -190,8 +190,8 @@ def real_prompt(model: LlamaModel) -> list[int]:
 @pytest.mark.parametrize(
     ("temperature", "seeds", "length"),
     [
-        (0.8, range(1), 40),
-        *(pytest.param(t, SEEDS, LENGTH, marks=pytest.mark.slow) for t in TEMPERATURES),
+        (0.8, range(1), 24),
+        *(pytest.param(t, range(1, 2), 60, marks=pytest.mark.slow) for t in TEMPERATURES),
     ],
 )
 def test_real_q8_0_exactly(
@@ -253,14 +253,14 @@ def test_real_default_kernels(
     with LlamaModel(path, options) as target, LlamaModel(real_copy("Q4_0"), options) as draft:
         prompt = real_prompt(target)
         for temperature in (0.0, 0.8):
-            for seed in range(2):
+            for seed in range(1):
                 sampler = Sampler(Sampling(temperature=temperature, seed=seed))
-                plain = decode(target, sampler, prompt, [], never)
-                padded = decode(Padded(target, 4), sampler, prompt, [], never)
+                plain = decode(target, sampler, prompt, [], never, 120)
+                padded = decode(Padded(target, 4), sampler, prompt, [], never, 120)
                 control += 2 * (first_difference(plain, padded) is not None)
                 drafter = ModelDrafter("draft", draft, sampler, target.n_vocab, never)
                 for source in (NAMED["ngram"](None), model_source(drafter, None)):
-                    text = decode(target, sampler, prompt, [source], never)
+                    text = decode(target, sampler, prompt, [source], never, 120)
                     gap = divergence(target, sampler, prompt, plain, text)
                     assert gap is None or gap <= tolerance, (source.drafter.name, sampler.sampling)
                     diverged += gap is not None
