@@ -22,8 +22,8 @@ from localspec.llama import devices, quantize
 from localspec.llama.devices import Memory
 from localspec.llama.library import CancelFlag
 from localspec.llama.model import LlamaModel, LoadOptions
-from localspec.models.candidates import copy_facts, self_draft_folder
-from localspec.models.facts import ModelFacts, read_model
+from localspec.models.candidates import self_draft_folder
+from localspec.models.facts import ModelFacts, low_bit, read_model
 from localspec.models.memory import HOST, n_units
 from localspec.models.pairs import (
     WORTH_OFFERING,
@@ -199,7 +199,7 @@ def self_draft(
         temperature=temperature,
         least=least,
     )
-    return (offer, copy_facts(facts, offer.kind, offer.bits)) if offer else None
+    return (offer, low_bit(facts, offer.bits)) if offer else None
 
 
 def make_self_draft(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from localspec import config
-from localspec.errors import BadModelFile, LocalspecError, ModelNotFound
+from localspec.errors import LocalspecError, ModelNotFound
 from localspec.models import hub
 from localspec.models.catalog import Entry
-from localspec.models.facts import ModelFacts, Weights, read_model
+from localspec.models.facts import ModelFacts, read_model
 from localspec.models.pairs import check_vocabulary, self_drafts
 from localspec.models.plan import Draft, Kind
 
@@ -60,21 +59,3 @@ def _local(repo: str, file: str) -> Path | None:
 def self_draft_folder() -> Path:
     """Where low-bit copies are kept: they can be made again."""
     return config.cache_folder() / "self-drafts"
-
-
-def copy_facts(facts: ModelFacts, kind: str, bits: float) -> ModelFacts:
-    """What a copy of `facts` with `bits` real bits per weight would be, before it is made."""
-    share = bits / facts.bits_per_weight
-    weights = facts.weights
-    smaller = replace(
-        weights,
-        layers=tuple(round(share * n) for n in weights.layers),
-        **{
-            name: round(share * getattr(weights, name))
-            for name in ("output", "output_host", "embedding", "rest", "largest", "active")
-        },
-    )
-    assert isinstance(smaller, Weights)
-    if smaller.total <= 0:
-        raise BadModelFile(f"{facts.name} has no weights")
-    return replace(facts, name=f"{facts.name} in {kind}", weights=smaller, bytes_file=smaller.total)

