@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,8 @@ from localspec.llama.devices import Memory
 from localspec.models import catalog, hub
 from localspec.models.candidates import candidates, self_draft_folder
 from localspec.models.catalog import Entry
-from localspec.models.facts import ModelFacts, model_facts, read_model
+from localspec.models.facts import ModelFacts, read_model
 from localspec.models.find import check_file
-from localspec.models.gguf import read_header
 from localspec.models.names import PathRef, shard_names
 from localspec.models.pairs import Candidate, rank_drafts, self_drafts, typical_widths
 from localspec.models.plan import Draft, Plan
@@ -115,21 +113,9 @@ def know(name: str, terminal: Terminal) -> Known:
     if found:
         return Known(name, read_model(check_file(found)), found, wanted.entry)
     terminal.progress(f"reading the header of {wanted.repo} ...")
-    facts = remote_facts(hub.look_up(wanted.repo, wanted.file))
+    facts = obtain.remote_facts(hub.look_up(wanted.repo, wanted.file))
     terminal.progress("")
     return Known(name, facts, None, wanted.entry)
-
-
-def remote_facts(offer: hub.Offer) -> ModelFacts:
-    """Facts from the headers of a model on the Hub, some MiB each; its fingerprint stays unknown."""
-    with ExitStack() as stack:
-        files = [
-            stack.enter_context(hub.remote_header(replace(offer, files=(file,)))) for file in offer.files
-        ]
-        headers = [
-            read_header(file, hub_file.path) for file, hub_file in zip(files, offer.files, strict=True)
-        ]
-        return model_facts(headers, lambda: hub.remote_header(offer))
 
 
 def info(known: Known) -> dict[str, Any]:

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localspec.errors import DownloadError, ModelNotFound
+from localspec.app import Machine, make_plan
+from localspec.config import Settings
+from localspec.errors import BadModelFile, DownloadError, ModelNotFound
 from localspec.models import catalog, hub
 from localspec.models.catalog import Entry
+from localspec.models.facts import ModelFacts, model_facts
 from localspec.models.find import check_file, packaged_model
+from localspec.models.gguf import read_header
 from localspec.models.names import CatalogRef, HubRef, PathRef, parse_name
 from localspec.ui.terminal import Terminal
 
@@ -118,6 +123,8 @@ def fetch(wanted: Wanted, terminal: Terminal, *, yes: bool = False) -> Path:
     hub.check(offer)
     licence = offer.licence or (wanted.entry.licence if wanted.entry else "") or "not stated"
     what = f"{offer.repo}/{offer.files[0].path}: {hub.bytes_missing(offer) / GIB:.2f} GiB, licence {licence}"
+    if not yes:
+        _show_plan(offer, terminal)
     if not yes and not terminal.ask(f"Fetch {what}?"):
         raise ModelNotFound(f"{wanted.name} was not fetched", f"`{pull}` fetches it without asking")
     terminal.note(f"fetching {what}")
@@ -137,3 +144,25 @@ def fetch(wanted: Wanted, terminal: Terminal, *, yes: bool = False) -> Path:
         raise
     terminal.progress("")
     return path
+
+
+def _show_plan(offer: hub.Offer, terminal: Terminal) -> None:
+    """How the model would run here, from its header, before anything is fetched. Raises NoFit."""
+    try:
+        facts = remote_facts(offer)
+    except BadModelFile:
+        return  # the fetched file will be refused with the reason
+    for why in make_plan(facts, [], Settings(), Machine.here()).why:
+        terminal.note(why)
+
+
+def remote_facts(offer: hub.Offer) -> ModelFacts:
+    """Facts from the headers of a model on the Hub, some MiB each; its fingerprint stays unknown."""
+    with ExitStack() as stack:
+        files = [
+            stack.enter_context(hub.remote_header(replace(offer, files=(file,)))) for file in offer.files
+        ]
+        headers = [
+            read_header(file, hub_file.path) for file, hub_file in zip(files, offer.files, strict=True)
+        ]
+        return model_facts(headers, lambda: hub.remote_header(offer))

@@ -629,7 +629,9 @@ def test_a_terminal_is_asked(server: HubServer, tty: Callable[..., Tty]) -> None
     no.send("\n")
     assert no.end() == 3
     assert "mini was not fetched" in no.seen
-    assert server.asked_for_files == []
+    assert "Cache in F16" in " ".join(no.seen.split())  # the plan, from the header
+    assert all("range" in asked.headers for asked in server.asked_for_files)
+    assert not list(config.models_folder().rglob("*.gguf*"))
     yes = tty(*RUN, "chat", "-m", "mini", "-n", "3", "hi")
     yes.expect(question)
     yes.send("y\n")
