@@ -28,6 +28,9 @@ class Batch:
         """`tokens` at positions `start`...; logits for the last `rows`."""
         n = len(tokens)
         self.raw.n_tokens = n
+        if n == 1:  # the most frequent pass, and array operations are slow to start
+            self.raw.token[0], self.raw.pos[0], self.raw.logits[0] = tokens[0], start, rows
+            return self.raw
         self._token[:n] = tokens
         self._pos[:n] = self._offsets[:n] + start
         self._logits[:n] = 0
