@@ -257,7 +257,7 @@ def test_kill_9_of_both_leaves_no_copy_and_does_not_hinder_the_next(
         process.kill()
         children[0].kill()
     psutil.wait_procs(children, timeout=5)
-    assert left_in(tmp_path) == ["copy.gguf.part"]
+    assert not copy.exists()  # at most its part, if the worker was stopped in time
     quantize(tiny_path, copy, "q8_0", threads=1)
     assert left_in(tmp_path) == ["copy.gguf"]
     assert copy.stat().st_size < tiny_path.stat().st_size
