@@ -49,7 +49,7 @@ def _bytes_here(path: Path) -> int:
 
 
 def _row(entry: Entry) -> dict[str, Any]:
-    path = local_file(entry)
+    path = obtain.local_file(entry)
     return {
         "name": entry.name,
         "repo": entry.repo,
@@ -64,17 +64,6 @@ def _row(entry: Entry) -> dict[str, Any]:
         "path": str(path) if path else None,
         "bytes_here": _bytes_here(path) if path else None,
     }
-
-
-def local_file(entry: Entry) -> Path | None:
-    """A file of `entry` on this machine, the usual quantisation first."""
-    for file in entry.files:
-        try:
-            if path := hub.find_local(entry.repo, file.file):
-                return path
-        except LocalspecError:
-            continue
-    return None
 
 
 def list_lines(table: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -220,7 +209,7 @@ def _smaller_models(known: Known, terminal: Terminal) -> Iterator[Candidate]:
     entries = catalog.load()
     recommended = known.entry.draft if known.entry else None
     for entry in entries.values():
-        path = local_file(entry)
+        path = obtain.local_file(entry)
         if entry.name != recommended and (path is None or "draft" not in entry.good_for):
             continue
         try:

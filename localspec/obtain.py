@@ -84,17 +84,15 @@ def best_cached(
     entries: Mapping[str, Entry], budget_bytes: int, max_active: float
 ) -> tuple[Entry, Path] | None:
     """The highest ranked catalogue model on this machine that fits, with its file."""
-    here = {}
-    for entry in entries.values():
-        try:
-            path = next((p for f in entry.files if (p := hub.find_local(entry.repo, f.file))), None)
-        except ModelNotFound:
-            path = None
-        if path:
-            here[entry.name] = path
+    here = {entry.name: path for entry in entries.values() if (path := local_file(entry))}
     ranked = {name: entry for name, entry in entries.items() if name in here}
     best = catalog.best_entry(ranked, budget_bytes, max_active)
     return (best, here[best.name]) if best else None
+
+
+def local_file(entry: Entry) -> Path | None:
+    """A file of `entry` on this machine, the usual quantisation first."""
+    return next((path for f in entry.files if (path := hub.find_local(entry.repo, f.file))), None)
 
 
 def read_name(name: str) -> CatalogRef | HubRef | PathRef:

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Logits = NDArray[np.float32]
-AcceptMode = Literal["coupled", "rejection"]
 
 
 class Cancelled(Exception):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from localspec import config
-from localspec.errors import LocalspecError, ModelNotFound
+from localspec.errors import LocalspecError
 from localspec.models import hub
 from localspec.models.catalog import Entry
 from localspec.models.facts import ModelFacts, read_model
@@ -40,20 +40,13 @@ def _files(path: Path, facts: ModelFacts, entries: Mapping[str, Entry]) -> Itera
     entry = entry_of(path, entries)
     if entry and entry.draft:
         draft = entries[entry.draft]
-        yield from (("model", file) for f in draft.files if (file := _local(draft.repo, f.file)))
+        yield from (("model", file) for f in draft.files if (file := hub.find_local(draft.repo, f.file)))
     for head in entry.heads if entry else ():
-        if file := _local(head.repo, head.file):
+        if file := hub.find_local(head.repo, head.file):
             yield "head file", file
     for copy in self_drafts(self_draft_folder(), facts.fingerprint):
         if copy.suffix == ".gguf":
             yield "self", copy
-
-
-def _local(repo: str, file: str) -> Path | None:
-    try:
-        return hub.find_local(repo, file)
-    except ModelNotFound:
-        return None
 
 
 def self_draft_folder() -> Path:
