@@ -1,0 +1,1 @@
+"""Measuring what guessing brings on this machine: workloads, runs and their report."""
