@@ -269,14 +269,10 @@ def _lines(lines: list[str], columns: int) -> str:
 
 def png(path: str | Path, *panels: Panel) -> None:
     """Write `panels`, two beside each other, as one picture. Raises UsageError when it cannot."""
-    try:
-        figures = import_module("matplotlib.figure")
-        import_module("matplotlib.backends.backend_agg")
-    except ImportError as error:
-        raise UsageError("a PNG needs matplotlib", "pip install 'localspec[bench]'") from error
+    figures, backend = _matplotlib("figure"), _matplotlib("backends.backend_agg")
     across, down = min(2, max(1, len(panels))), max(1, (len(panels) + 1) // 2)
     figure = figures.Figure(figsize=(6.4 * across, 4.4 * down), layout="constrained")
-    import_module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
+    backend.FigureCanvasAgg(figure)
     for place, panel in enumerate(panels, 1):
         axes = figure.add_subplot(down, across, place)
         if isinstance(panel, PassCost):
@@ -293,6 +289,14 @@ def png(path: str | Path, *panels: Panel) -> None:
         Path(path).write_bytes(picture.getvalue())
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot write {path}: {error}", "give a file in a folder of yours") from error
+
+
+def _matplotlib(part: str) -> Any:
+    """A part of it, which not every installation has."""
+    try:
+        return import_module(f"matplotlib.{part}")
+    except ImportError as error:
+        raise UsageError("a PNG needs matplotlib", "pip install 'localspec[bench]'") from error
 
 
 def _draw_cost(axes: Any, panel: PassCost) -> None:
@@ -320,7 +324,7 @@ def _draw_speed_up(axes: Any, panel: SpeedUp) -> None:
     lengths = list(next(iter(factors.values())))
     rows = [list(row.values()) for row in factors.values()]
     slowest, fastest = min(0.5, *map(min, rows)), max(2.0, *map(max, rows))
-    norm = import_module("matplotlib.colors").TwoSlopeNorm(1.0, slowest, fastest)
+    norm = _matplotlib("colors").TwoSlopeNorm(1.0, slowest, fastest)
     image = axes.pcolormesh(lengths, list(factors), rows, cmap="RdYlGn", shading="nearest", norm=norm)
     axes.figure.colorbar(image, ax=axes)
     for a, row in factors.items():
