@@ -7,35 +7,40 @@ from __future__ import annotations
 
 import math
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.config import Settings
-from localspec.drafters import NAMED, ModelDrafter, model_source
+from localspec.drafters import NAMED, ModelDrafter
 from localspec.engine.generate import Generator
 from localspec.engine.sampling import RandomDice, Sampler
-from localspec.engine.types import Device, Sampling, Source
+from localspec.engine.types import Device, Policy, Sampling
 from localspec.errors import BadModelFile, UsageError
+from localspec.learned import Learned
 from localspec.llama import devices, quantize
-from localspec.llama.devices import Memory
+from localspec.llama.devices import Memory, api_version
 from localspec.llama.library import CancelFlag
 from localspec.llama.model import LlamaModel, LoadOptions
-from localspec.models.candidates import self_draft_folder
+from localspec.models import catalog
+from localspec.models.candidates import candidates, self_draft_folder
 from localspec.models.facts import ModelFacts, low_bit, read_model
 from localspec.models.memory import HOST, n_units
 from localspec.models.pairs import (
     WORTH_OFFERING,
     SelfDraft,
     check_vocabulary,
+    copy_acceptance,
+    draft_acceptance,
     self_draft_offer,
     self_draft_path,
     typical_widths,
 )
 from localspec.models.plan import Draft, Host, Kind, Plan, Wishes, plan
+from localspec.policy import AUTO, SELF, DraftModel, draft_names, fixed, measure, remember, scheduler
 
-SELF = "self"
 COPIES = ("q4_0", "q2_k")
 """Kinds of low-bit copies to choose from: the fastest pass on most machines, and the fewest bits."""
 
@@ -111,43 +116,126 @@ def open_target(
     names = draft_names(settings.draft)
     facts = read_model(path)
     machine = Machine.here()
-    if SELF in names and facts.rollback == "any":
-        draft = make_self_draft(path, facts, machine, settings, cancel=cancel, hear=hear)
-    asked = _asked_draft("self" if SELF in names else "model", draft) if draft else None
-    found = make_plan(facts, [asked] if asked else [], settings, machine)
+    drafts = _drafts(settings, names, path, draft, facts, machine, cancel, hear)
+    found = make_plan(facts, drafts, settings, machine)
     for why in found.why:
         hear.detail(why)
+    learned = Learned.of(facts.fingerprint)
     with ExitStack() as stack:
+        started = time.perf_counter()
         target = stack.enter_context(_open(path, _load_options(found, settings), cancel, hear))
+        seconds_load = time.perf_counter() - started
         _compare(found, target, hear)
         sampling = _sampling(settings)
         sampler, dice = Sampler(sampling), RandomDice(sampling.seed)
-        sources: list[Source] = []
-        for name in names if target.can_rewind else []:
-            if name in NAMED:
-                sources.append(NAMED[name](settings.draft_len))
-            elif found.draft and draft:
-                model = stack.enter_context(_open_draft(draft, target, found, settings, cancel, hear))
-                drafter = ModelDrafter(
-                    name="draft",
-                    model=model,
-                    sampler=sampler,
-                    n_vocab=target.n_vocab,
-                    is_end=target.vocab.is_end,
-                    dice=dice if settings.accept == "rejection" and sampling.temperature > 0 else None,
-                )
-                sources.append(model_source(drafter, settings.draft_len))
+        model = _draft_model(stack, found, target, sampler, dice, settings, cancel, hear, seconds_load)
+        asked = next((draft for draft in drafts if draft.asked), None)
         if asked and not found.draft:
             hear.note(next((why for why in found.why if asked.name in why), f"{asked.name} is left out"))
         if names and not target.can_rewind:
             hear.note("this model's recurrent state cannot be taken back, so nothing is guessed for it")
-        generator = Generator(target, sampler, target.vocab.is_end, tuple(sources), dice)
+            names = []
+        policy = _policy(stack, names, model, target, settings, machine, learned, hear)
+        generator = Generator(target, sampler, target.vocab.is_end, policy, dice)
         return Loaded(settings, found, sampling.seed, target, generator, cancel, stack.pop_all())
 
 
-def _asked_draft(kind: Kind, path: Path) -> Draft:
-    """The draft the user named; refused if this version cannot let it guess."""
-    draft = Draft(kind, path.stem, read_model(path), asked=True)
+def _drafts(
+    settings: Settings,
+    names: Sequence[str],
+    path: Path,
+    draft: Path | None,
+    facts: ModelFacts,
+    machine: Machine,
+    cancel: CancelFlag,
+    hear: Hear,
+) -> list[Draft]:
+    """What may guess besides the text: the draft the user named, or with `auto` all that is here."""
+    if AUTO in names:
+        return candidates(path, facts, catalog.load()) if facts.rollback == "any" else []
+    if SELF in names and facts.rollback == "any":
+        draft = make_self_draft(path, facts, machine, settings, cancel=cancel, hear=hear)
+    return [_asked_draft("self" if SELF in names else "model", draft, facts)] if draft else []
+
+
+def _draft_model(
+    stack: ExitStack,
+    found: Plan,
+    target: LlamaModel,
+    sampler: Sampler,
+    dice: RandomDice,
+    settings: Settings,
+    cancel: CancelFlag,
+    hear: Hear,
+    seconds_load: float,
+) -> DraftModel | None:
+    """The planned draft, not yet loaded."""
+    draft = found.draft
+    if draft is None or draft.path is None or not target.can_rewind:
+        return None
+    path, drawn = draft.path, settings.accept == "rejection" and sampler.sampling.temperature > 0
+
+    def load() -> ModelDrafter:
+        model = stack.enter_context(_open_draft(path, target, found, settings, cancel, hear))
+        return ModelDrafter(
+            "draft", model, sampler, target.n_vocab, target.vocab.is_end, dice if drawn else None
+        )
+
+    share = draft.facts.weights.active / max(1, found.target.weights.active)
+    size = draft.facts.n_parameters / max(1, found.target.n_parameters)
+    right = (
+        copy_acceptance(draft.facts.bits_per_weight, found.target.n_parameters, settings.temp)
+        if draft.kind == "self"
+        else draft_acceptance(size, settings.temp)
+    )
+    bytes_share = draft.facts.bytes_file / max(1, found.target.bytes_file)
+    return DraftModel(draft.facts.fingerprint[:16], load, bytes_share * seconds_load, share, right)
+
+
+def _policy(
+    stack: ExitStack,
+    names: Sequence[str],
+    draft: DraftModel | None,
+    target: LlamaModel,
+    settings: Settings,
+    machine: Machine,
+    learned: Learned,
+    hear: Hear,
+) -> Policy:
+    """The scheduler, or fixed lengths if the user pinned one; what it learns is kept at the end."""
+    names = list(NAMED) if AUTO in names else names
+    if not names or settings.draft_len:
+        return fixed(names, draft, settings.draft_len or 1)
+    hear.progress("measuring what passes cost here ...")
+    measured = measure(target, _conditions(target, machine), learned)
+    hear.progress("")
+    if measured.fresh:
+        known = measured.costs.known()
+        dear = " ".join(f"{n}:{seconds / known[1]:.2f}" for n, seconds in known.items())
+        hear.detail(f"measured passes in {measured.fresh:.1f} s, by tokens, against one: {dear}")
+
+    def failed(error: Exception) -> None:
+        hear.note(f"the draft model is left out: {error}")
+
+    policy = scheduler(settings, names, draft, measured.costs, learned, target.vocab.piece, failed)
+    stack.callback(remember, policy, _conditions(target, machine), draft, settings, learned)
+    return policy
+
+
+def _conditions(target: LlamaModel, machine: Machine) -> str:
+    """All that the cost of a pass depends on besides the file."""
+    options = target.options
+    used = [d.name for d in machine.devices if options.gpu_layers or d.kind == "cpu"]
+    layers = "" if options.gpu_layers == 0 else f" layers {options.gpu_layers}"
+    return (
+        f"{api_version()} {'+'.join(used)}{layers} threads {options.threads} kv {options.kv_type} "
+        f"flash {options.flash_attn}"
+    )
+
+
+def _asked_draft(kind: Kind, path: Path, target: ModelFacts) -> Draft:
+    """The draft the user named; refused if this version cannot let it guess, or its vocabulary differs."""
+    draft = Draft(kind, path.stem, read_model(path), asked=True, path=path)
     if not draft.can_run:
         what = (
             f"the {draft.facts.head} head of another model" if draft.facts.head else "no model that can draft"
@@ -156,6 +244,8 @@ def _asked_draft(kind: Kind, path: Path) -> Draft:
             f"{path.name} is {what}: a draft must be able to take back a wrong guess",
             "take an attention-only model as draft, or --draft ngram",
         )
+    if target.vocabulary and draft.facts.vocabulary:
+        check_vocabulary(target.vocabulary, draft.facts.vocabulary)
     return draft
 
 
@@ -221,24 +311,6 @@ def make_self_draft(
         cancelled=cancel.is_set,
         on_progress=lambda share: hear.progress(f"making a {offer.kind} copy: {100 * share:.0f} %"),
     )
-
-
-def draft_names(text: str) -> list[str]:
-    """The sources `--draft` allows, in order; [] for `none`. Raises UsageError for anything contradictory."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if text.strip().isdigit():
-        raise UsageError(f"--draft {text} names no source", f"did you mean --draft-len {text.strip()}?")
-    if not names or ("none" in names and len(names) > 1) or len(set(names)) < len(names):
-        known = ", ".join([*NAMED, SELF])
-        raise UsageError(f"--draft {text!r}", f"give none, or a list of different sources: {known}, a model")
-    if len([name for name in names if name not in NAMED]) > 1:
-        raise UsageError("--draft names several models", "one draft model at most")
-    return [] if names == ["none"] else names
-
-
-def draft_model(text: str) -> str | None:
-    """The model that `--draft` names, if it names one."""
-    return next((name for name in draft_names(text) if name not in NAMED and name != SELF), None)
 
 
 def _sampling(settings: Settings) -> Sampling:

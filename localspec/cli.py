@@ -79,10 +79,10 @@ def chat(
     ] = None,
     draft: Annotated[
         str | None,
-        _setting("draft", "Sources of guesses, by comma: none, ngram, self, a model. [default: ngram]"),
+        _setting("draft", "Who guesses: auto, none, or a list of ngram, self, a model. [default: auto]"),
     ] = None,
     draft_len: Annotated[
-        int | None, _setting("draft_len", "Always guess this many tokens. [default: up to the source]")
+        int | None, _setting("draft_len", "Always guess this many tokens. [default: as many as pay]")
     ] = None,
     accept: Annotated[
         str | None,

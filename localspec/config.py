@@ -26,7 +26,7 @@ class Settings:
     """Everything that can be set for a run. None: decided by the program (the default is said in --help)."""
 
     model: str | None = None
-    draft: str = "ngram"
+    draft: str = "auto"
     draft_len: int | None = None
     accept: str = "coupled"
     threads: int | None = None

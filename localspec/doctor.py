@@ -99,7 +99,7 @@ def _about_devices(report: Report, settings: Settings) -> Iterator[Finding]:
         )
     if gpus and settings.gpu_layers == 0:
         yield Finding(f"{gpus[0]} is not used: --gpu-layers is 0", "leave --gpu-layers away")
-    drafts = [name for name in settings.draft.split(",") if name.strip() not in ("none", "ngram")]
+    drafts = [name for name in settings.draft.split(",") if name.strip() not in ("auto", "none", "ngram")]
     if gpus and drafts and settings.gpu_layers is not None and settings.gpu_layers >= 0:
         yield Finding(
             f"with --gpu-layers {settings.gpu_layers} the draft {drafts[0]} may run on the processor, "

@@ -23,8 +23,8 @@ from typing import Any
 import psutil
 
 from localspec.chat.turn import run_turn
-from localspec.drafters import NAMED, ModelDrafter, model_source
-from localspec.engine.generate import Generator
+from localspec.drafters import ModelDrafter, NgramDrafter
+from localspec.engine.generate import Fixed, Generator
 from localspec.engine.sampling import Sampler
 from localspec.engine.types import Sampling, Source
 from localspec.llama import model as boundary
@@ -85,13 +85,13 @@ def host_share(target: LlamaModel, draft: LlamaModel, tokens: int, rounds: int) 
         drafter = ModelDrafter("draft", draft, sampler, target.n_vocab, never)
         choices: dict[str, tuple[Source, ...]] = {
             "plain": (),
-            "ngram": (NAMED["ngram"](None),),
-            "draft": (model_source(drafter, None),),
+            "ngram": (Source(NgramDrafter(), 15),),
+            "draft": (Source(drafter, 4, 0.4),),
         }
         shares: dict[str, list[float]] = {name: [] for name in choices}
         for _ in range(rounds):
             for name, sources in choices.items():
-                generator = Generator(target, sampler, never, sources)
+                generator = Generator(target, sampler, never, Fixed(sources))
                 target.rewind(0)
                 generator.prefill(prompt)
                 meter.seconds = 0.0
@@ -150,7 +150,9 @@ def memory_growth(steps: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = tiny.write_llama(Path(folder) / "tiny.gguf", n_ctx_train=65536, end_bias=-20.0, **shape)
         with LlamaModel(path, LoadOptions(n_ctx=65536, threads=1)) as model:
-            generator = Generator(model, Sampler(Sampling(seed=1)), never, (NAMED["ngram"](2),))
+            generator = Generator(
+                model, Sampler(Sampling(seed=1)), never, Fixed((Source(NgramDrafter(), 2),))
+            )
             warm_up, start, tokens = 1000, 0, 0
             for count, step in enumerate(generator.generate([3], 65000)):
                 tokens += len(step.tokens)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.drafters import ModelDrafter
-from localspec.engine.generate import Generator
+from localspec.engine.generate import Fixed, Generator
 from localspec.engine.sampling import Sampler
 from localspec.engine.types import Sampling, Source, Step
 from localspec.llama.library import api
@@ -78,7 +78,9 @@ class Pair:
         for model in (self.target, self.draft):
             model.rewind(0)
             model.eval(prompt[:-1], rows=0)
-        generator = Generator(self.target, sampler, self.target.vocab.is_end, sources, clock=self.clock)
+        generator = Generator(
+            self.target, sampler, self.target.vocab.is_end, Fixed(sources), clock=self.clock
+        )
         return list(generator.generate(prompt, self.tokens))
 
     def costs(self, repeats: int = 7) -> Costs:

@@ -25,7 +25,7 @@ from tables import TableModel, joint_law
 from localspec.drafters.model import ModelDrafter
 from localspec.engine import accept
 from localspec.engine.accept import Dice, Verdict
-from localspec.engine.generate import Generator
+from localspec.engine.generate import Fixed, Generator
 from localspec.engine.sampling import RandomDice, Sampler
 from localspec.engine.types import Dist, Logits, Proposal, Sampling, Source
 
@@ -575,7 +575,7 @@ def loop_law(sampling: Sampling, sources: Callable[[Sampler, Dice], list[Source]
     def run(dice: Dice) -> Text:
         model.rewind(0)
         sampler = DiceSampler(sampling, dice)
-        loop = Generator(model, sampler, model.is_end, sources(sampler, dice), dice)
+        loop = Generator(model, sampler, model.is_end, Fixed(sources(sampler, dice)), dice)
         return tuple(token for step in loop.generate(PROMPT, 4) for token in step.tokens)
 
     return law_of(branches(run)), joint_law(model, sampling, PROMPT, 4)
@@ -607,7 +607,9 @@ def test_loop_keeps_every_guess_of_the_target_itself(
     model, twin = TableModel(seed=1, n_vocab=12), TableModel(seed=1, n_vocab=12)
     sampler = Sampler(replace(sampling, seed=5))
     drafter = ModelDrafter("draft", twin, sampler, 12, never, dice)
-    loop = Generator(model, sampler, never, [Source(drafter, 4, min_confidence)], dice or RandomDice(1))
+    loop = Generator(
+        model, sampler, never, Fixed([Source(drafter, 4, min_confidence)]), dice or RandomDice(1)
+    )
     steps = list(loop.generate(PROMPT, 60))
     assert all(step.accepted == step.drafted for step in steps)
     assert sum(step.drafted for step in steps) >= 20

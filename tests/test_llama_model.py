@@ -26,7 +26,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 from tables import Repeats
 
-from localspec.engine.generate import WIDEST_PASS, Generator
+from localspec.engine.generate import WIDEST_PASS, Fixed, Generator
 from localspec.engine.sampling import Sampler
 from localspec.engine.types import BadLogits, Cancelled, Logits, Model, Sampling, Source
 from localspec.errors import BadModelFile, ExitStatus, LocalspecError, UsageError
@@ -672,7 +672,7 @@ class NanWhenWide:
 
 def generator(model: Model, temperature: float = 0.0, guesses: int = 0) -> Generator:
     sources = (Source(Repeats(), guesses),) if guesses else ()
-    return Generator(model, Sampler(Sampling(temperature=temperature)), lambda _: False, sources)
+    return Generator(model, Sampler(Sampling(temperature=temperature)), lambda _: False, Fixed(sources))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -12,8 +12,8 @@ from conftest import EXACT
 from near_tie import divergence, first_difference
 from tables import AlwaysEnd, Empty, RandomGuesses, Repeats, TableModel, certain, hostile, plain_text
 
-from localspec.drafters import NAMED, ModelDrafter, model_source
-from localspec.engine.generate import Generator
+from localspec.drafters import NAMED, ModelDrafter
+from localspec.engine.generate import Fixed, Generator
 from localspec.engine.sampling import Sampler
 from localspec.engine.types import Drafter, Model, Proposal, Sampling, Source
 from localspec.llama.model import LlamaModel, LoadOptions
@@ -49,8 +49,8 @@ class Recited:
 
 
 def named_sources() -> list[Source]:
-    """Every source of the registry, with its own length and with pinned ones."""
-    return [make(length) for make in NAMED.values() for length in (None, 1, 7)]
+    """Every source of the registry, at several lengths."""
+    return [Source(make(), length) for make in NAMED.values() for length in (1, 7, 31)]
 
 
 def hostile_sources(plain: Sequence[int], prompt: Sequence[int], n_vocab: int, end: int) -> list[Source]:
@@ -75,7 +75,7 @@ def decode(
     length: int = LENGTH,
 ) -> list[int]:
     model.rewind(0)
-    generator = Generator(model, sampler, is_end, sources)
+    generator = Generator(model, sampler, is_end, Fixed(sources))
     text = [token for step in generator.generate(prompt, length) for token in step.tokens]
     in_cache = [*prompt, *text][:-1]
     assert list(model.tokens) == in_cache, "the cache ends exactly at the turn's end"
@@ -99,7 +99,7 @@ def test_table_model_every_source(end_bias: float, repeat_penalty: float) -> Non
         drafter = ModelDrafter("draft", draft, sampler, 40, target.is_end)
         sources = [
             *named_sources(),
-            *(model_source(drafter, length) for length in (None, 3)),
+            *(Source(drafter, length) for length in (4, 3)),
             *(Source(d, 6) for d in hostile(target, sampler)),
         ]
         for source in sources:
@@ -113,10 +113,10 @@ def test_sources_together_and_changing_turns() -> None:
     sampler = Sampler(Sampling(temperature=0.8, seed=4))
     draft = TableModel(seed=5, n_vocab=30, n_ctx=400, order=2, near=target, spread=0.5)
     sources = [
-        NAMED["ngram"](None),
-        model_source(ModelDrafter("draft", draft, sampler, 30, target.is_end), 3),
+        Source(NAMED["ngram"](), 31),
+        Source(ModelDrafter("draft", draft, sampler, 30, target.is_end), 3),
     ]
-    generator = Generator(target, sampler, target.is_end, sources)
+    generator = Generator(target, sampler, target.is_end, Fixed(sources))
     context = [1, 2, 3]
     for keep, new in ((3, [7]), (9, [8, 8]), (2, [9]), (30, [4]), (30, [4])):
         context = [*context[:keep], *new]
@@ -144,7 +144,7 @@ def compare_all(
     drafter = ModelDrafter("draft", draft, sampler, target.n_vocab, never)
     sources = [
         *named_sources(),
-        *(model_source(drafter, pinned) for pinned in (None, 4)),
+        Source(drafter, 4, 0.4),
         *hostile_sources(plain, prompt, target.n_vocab, target.vocab.eos),
     ]
     for source in sources:
@@ -259,7 +259,7 @@ def test_real_default_kernels(
                 padded = decode(Padded(target, 4), sampler, prompt, [], never, 120)
                 control += 2 * (first_difference(plain, padded) is not None)
                 drafter = ModelDrafter("draft", draft, sampler, target.n_vocab, never)
-                for source in (NAMED["ngram"](None), model_source(drafter, None)):
+                for source in (Source(NAMED["ngram"](), 31), Source(drafter, 4, 0.4)):
                     text = decode(target, sampler, prompt, [source], never, 120)
                     gap = divergence(target, sampler, prompt, plain, text)
                     assert gap is None or gap <= tolerance, (source.drafter.name, sampler.sampling)

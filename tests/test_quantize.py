@@ -18,7 +18,7 @@ import pytest
 import tiny
 
 from localspec.drafters import ModelDrafter
-from localspec.engine.generate import Generator
+from localspec.engine.generate import Fixed, Generator
 from localspec.engine.sampling import Sampler
 from localspec.engine.stats import Stats
 from localspec.engine.types import Cancelled, Sampling, Source
@@ -102,7 +102,7 @@ def acceptance(target_path: Path, draft_path: Path) -> float:
     with LlamaModel(target_path, OPTIONS) as target, LlamaModel(draft_path, OPTIONS) as draft:
         sampler = Sampler(Sampling(temperature=0.0))
         drafter = ModelDrafter("draft", draft, sampler, target.n_vocab, target.vocab.is_end)
-        generator = Generator(target, sampler, target.vocab.is_end, (Source(drafter, 1),))
+        generator = Generator(target, sampler, target.vocab.is_end, Fixed((Source(drafter, 1),)))
         stats = Stats()
         for step in generator.generate(target.vocab.tokenize(CHAT, special=True), 24):
             stats.add(step)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tables import TableModel, chain, joint_law
 
 from localspec.drafters.model import ModelDrafter
-from localspec.engine.generate import Generator
+from localspec.engine.generate import Fixed, Generator
 from localspec.engine.sampling import RandomDice, Sampler, argmax, gumbel, top
 from localspec.engine.types import BadLogits, Dist, Logits, Sampling, Source
 
@@ -377,6 +377,6 @@ def test_texts_follow_the_targets_law(sampling: Sampling, mode: str, count: int)
         sampler = Sampler(replace(sampling, seed=seed))
         dice = rejection if mode == "rejection" else None
         drafter = ModelDrafter("draft", draft, sampler, 4, model.is_end, dice)
-        loop = Generator(model, sampler, model.is_end, [Source(drafter, 3)], rejection)
+        loop = Generator(model, sampler, model.is_end, Fixed([Source(drafter, 3)]), rejection)
         found[tuple(token for step in loop.generate(PROMPT, 4) for token in step.tokens)] += 1
     assert chi_square_p(found, joint_law(model, sampling, PROMPT, 4)) > 1e-4

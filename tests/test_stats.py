@@ -7,7 +7,7 @@ import json
 import pytest
 from tables import AlwaysRight, RandomGuesses, TableModel
 
-from localspec.engine.generate import Generator
+from localspec.engine.generate import Fixed, Generator
 from localspec.engine.sampling import Sampler
 from localspec.engine.stats import Stats, Tally
 from localspec.engine.types import Sampling, Source, Step
@@ -79,7 +79,7 @@ def test_counts_of_a_run_agree_with_its_text(temperature: float) -> None:
     for sources in ([], [Source(right, 3)], [Source(chance, 2), Source(right, 1)]):
         model.rewind(0)
         model.widths.clear()
-        loop = Generator(model, sampler, model.is_end, sources)
+        loop = Generator(model, sampler, model.is_end, Fixed(sources))
         steps = list(loop.generate([1, 2], 50))
         stats = stats_of(steps)
         assert stats.passes == len(model.widths) == sum(stats.histogram.values())

@@ -10,15 +10,20 @@ from __future__ import annotations
 import time
 from collections import abc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 from localspec.engine import accept
 from localspec.engine.sampling import RandomDice, Sampler
 from localspec.engine.types import (
+    Attempt,
     BadLogits,
+    Dist,
     Logits,
     Model,
+    Policy,
     Proposal,
+    Sequential,
     Source,
     Step,
 )
@@ -37,8 +42,49 @@ class Prefill:
 
 
 @dataclass(slots=True)
+class Fixed:
+    """The policy without a scheduler: `sources` are asked in the order given, each as far as its rule goes.
+
+    `extend`: what the first one leaves of its limit, the second (a Sequential) fills.
+    """
+
+    sources: Sequence[Source] = ()
+    extend: bool = False
+
+    def begin(self, context: Sequence[int]) -> None:
+        for source in self.sources:
+            source.drafter.begin(context)
+
+    def draft(self, context: Sequence[int], room: int) -> Attempt:
+        room = min(room, WIDEST_PASS - 1)
+        for source in self.sources if room > 0 else ():
+            limit = min(room, source.limit)
+            guess = source.drafter.propose(context, limit, source.min_confidence.__le__)
+            tokens = guess.tokens[:limit]
+            if tokens and self.extend and source is self.sources[0]:
+                return self._extended(context, Proposal(tokens, guess.confidence, guess.dists), room)
+            if tokens:
+                return Attempt(source.drafter.name, Proposal(tokens, guess.confidence, guess.dists))
+        return Attempt()
+
+    def _extended(self, context: Sequence[int], first: Proposal, room: int) -> Attempt:
+        source, name = self.sources[1], self.sources[0].drafter.name
+        left = min(room, source.limit) - len(first.tokens)
+        if left <= 0:
+            return Attempt(name, first)
+        drafter = cast(Sequential, source.drafter)
+        more = drafter.extend(context, first.tokens, left, source.min_confidence.__le__)
+        return Attempt(f"{name}+{drafter.name}", joined(first, more))
+
+    def plain(self, n_cached: int) -> float:
+        return 0.0
+
+    def learn(self, step: Step, n_cached: int) -> None: ...
+
+
+@dataclass(slots=True)
 class Generator:
-    """A target model, its sampler and the sources that guess for it, asked in the order given.
+    """A target model, its sampler, and the policy that says what is guessed.
 
     `is_end` tells end-of-turn tokens. `dice` decides on guesses that were drawn (rejection mode); their
     drafter draws from the same dice. `clock` returns seconds.
@@ -47,10 +93,11 @@ class Generator:
     model: Model
     sampler: Sampler
     is_end: Callable[[int], bool]
-    sources: Sequence[Source] = ()
+    policy: Policy = field(default_factory=Fixed)
     dice: accept.Dice = field(default_factory=lambda: RandomDice(0))
     clock: Callable[[], float] = time.perf_counter
     last_prefill: Prefill = field(default=Prefill(0, 0, 0.0), init=False)
+    _late: float = field(default=0.0, init=False)  # seconds of learning, charged to the next step
 
     def prefill(self, prompt: Sequence[int]) -> None:
         """Bring the cache to all of `prompt` but its last token, reusing the longest common prefix."""
@@ -64,15 +111,15 @@ class Generator:
     def generate(self, prompt: Sequence[int], max_tokens: int) -> abc.Generator[Step, None, None]:
         """Emit steps that continue `prompt` until an end of turn, `max_tokens` or a full context.
 
-        `prompt` holds 1 to n_ctx token ids. The tokens are those of plain decoding, whatever the sources do.
+        `prompt` holds 1 to n_ctx token ids. The tokens are those of plain decoding, whatever the policy does.
         Raises BadLogits when a plain pass returns NaN, Cancelled when the model was told to stop.
         """
         context = list(prompt)
         end = min(len(context) + max_tokens, self.model.n_ctx + 1)
+        self._late = 0.0
         try:
             self.prefill(context)
-            for source in self.sources:
-                source.drafter.begin(context)
+            self.policy.begin(context)
             while len(context) < end:
                 step = self._step(context, end - len(context))
                 yield step
@@ -84,41 +131,50 @@ class Generator:
     def _step(self, context: list[int], room: int) -> Step:
         """One pass: appends to `context` what it emits, at most `room` tokens."""
         start = self.clock()
-        source, proposal = self._propose(context, min(room, WIDEST_PASS) - 1)
-        drafted = self.clock()
-        rows = self.model.eval([context[-1], *proposal.tokens], rows=len(proposal.tokens) + 1)
-        verified = self.clock()
         length = len(context)
+        attempt = self._attempt(context, room)
+        proposal, width = attempt.proposal, attempt.width
+        drafted = self.clock()
+        padding = [context[-1]] * (width - 1 - len(proposal.tokens))
+        rows = self.model.eval([context[-1], *proposal.tokens, *padding], rows=width)
+        verified = self.clock()
         try:
-            verdict = self._accept(context, proposal, rows)
+            verdict = self._accept(context, proposal, rows[: len(proposal.tokens) + 1])
         except BadLogits:
             # A wide pass may fail where a single one does not: redo this step plainly, once.
-            source, proposal = "none", Proposal()
+            proposal, width = Proposal(), 1
             self.model.rewind(length - 1)
             rows = self.model.eval(context[-1:], rows=1)
             verified = self.clock()
             verdict = self._accept(context, proposal, rows)
         context.extend(verdict.tokens)
         self.model.rewind(min(len(context) - 1, len(self.model.tokens)))
-        return Step(
+        finished = self.clock()
+        step = Step(
             tokens=tuple(verdict.tokens),
-            source=source,
+            source=attempt.source if proposal.tokens else "none",
             drafted=len(proposal.tokens),
             accepted=verdict.accepted,
-            seconds_draft=drafted - start,
+            seconds_draft=drafted - start - attempt.seconds_open + self._late,
             seconds_verify=verified - drafted,
-            seconds_host=self.clock() - verified,
+            seconds_host=finished - verified,
+            width=width,
+            seconds_open=attempt.seconds_open,
+            seconds_plain=len(verdict.tokens) * self.policy.plain(length - 1),
+            why=attempt.why,
         )
+        self.policy.learn(step, length - 1)
+        self._late = self.clock() - finished
+        return step
 
-    def _propose(self, context: list[int], room: int) -> tuple[str, Proposal]:
-        """The first source with anything to say, cut to `room` and behind its first end of turn."""
-        for source in self.sources if room > 0 else ():
-            limit = min(room, source.limit)
-            guess = source.drafter.propose(context, limit, source.min_confidence.__le__)
-            tokens = _upto_end(guess.tokens[:limit], self.is_end)
-            if tokens:
-                return source.drafter.name, Proposal(tokens, guess.confidence, guess.dists)
-        return "none", Proposal()
+    def _attempt(self, context: list[int], room: int) -> Attempt:
+        """What the policy wants, cut behind its first end of turn and made to fit."""
+        attempt = self.policy.draft(context, room - 1)
+        guess = attempt.proposal
+        tokens = _upto_end(guess.tokens[: min(room, WIDEST_PASS) - 1], self.is_end)
+        # padding must not reach past the context's end
+        width = max(len(tokens) + 1, min(attempt.width, WIDEST_PASS, self.model.n_ctx + 1 - len(context)))
+        return replace(attempt, proposal=Proposal(tokens, guess.confidence, guess.dists), width=width)
 
     def _accept(self, context: list[int], proposal: Proposal, rows: Logits) -> accept.Verdict:
         """Which of `proposal` stay. Guesses that were drawn carry their laws and are judged by rejection;
@@ -140,6 +196,14 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the longest common prefix."""
     n = min(len(a), len(b))
     return next((i for i in range(n) if a[i] != b[i]), n)
+
+
+def joined(first: Proposal, more: Proposal) -> Proposal:
+    """Guesses of one source and those another made to follow them; without laws they are point masses."""
+    dists = None
+    if more.dists is not None:
+        dists = [*(first.dists or [Dist.point(token) for token in first.tokens]), *more.dists]
+    return Proposal([*first.tokens, *more.tokens], [*first.confidence, *more.confidence], dists)
 
 
 def _upto_end(tokens: Sequence[int], is_end: Callable[[int], bool]) -> Sequence[int]:

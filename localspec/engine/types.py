@@ -83,8 +83,11 @@ class Step:
     """One pass of the target: what it emitted and what it cost.
 
     `tokens`: emitted (at least one). `source`: name of the drafter that was checked, "none" for a plain
-    pass. `drafted`, `accepted`: guesses checked and guesses emitted. Seconds: drafting, the target's pass,
-    and everything else of the loop (lookup, sampling, bookkeeping).
+    pass, "a+b" where b went on from guesses of a. `drafted`, `accepted`: guesses checked and guesses emitted.
+    `width`: tokens the pass took, padding included. Seconds: drafting, the target's pass, and everything
+    else of the loop (sampling, bookkeeping); `seconds_open`: loading a source and letting it read the text so
+    far, in none of the others; `seconds_plain`: what plain decoding would take for `tokens`, as measured
+    here, 0 if that is not known. `why`: why nothing was guessed, or "".
     """
 
     tokens: tuple[int, ...]
@@ -94,6 +97,15 @@ class Step:
     seconds_draft: float
     seconds_verify: float
     seconds_host: float
+    width: int = 1
+    seconds_open: float = 0.0
+    seconds_plain: float = 0.0
+    why: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole step, but not of opening a source."""
+        return self.seconds_draft + self.seconds_verify + self.seconds_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +168,56 @@ class Drafter(Protocol):
         asked about is kept whatever the answer
         (dropping it because of what it is would bias rejection sampling).
         """
+
+
+class Sequential(Drafter, Protocol):
+    """A source that computes its guesses one after another, and can go on from guesses of another source."""
+
+    @property
+    def seconds_to_load(self) -> float:
+        """What loading it will take, as far as that is known; 0 once it is loaded."""
+
+    def unseen(self, context: Sequence[int]) -> int:
+        """How many tokens it would have to read before its first guess: at least 1."""
+
+    def open(self, context: Sequence[int]) -> None:
+        """Load what it needs and read all of `context` but the last token."""
+
+    def extend(
+        self, context: Sequence[int], guessed: Sequence[int], limit: int, go_on: Callable[[float], bool]
+    ) -> Proposal:
+        """As `propose`, but for what follows `context` and `guessed`. Only the new guesses are returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What a policy wants checked in the next pass.
+
+    `source` as in Step. `width`: tokens the pass is to take, at least the guesses and one; the rest is
+    padding. `seconds_open` and `why` as in Step.
+    """
+
+    source: str = "none"
+    proposal: Proposal = Proposal()
+    width: int = 1
+    seconds_open: float = 0.0
+    why: str = ""
+
+
+class Policy(Protocol):
+    """Decides for each pass who guesses and how much, and learns from what came of it."""
+
+    def begin(self, context: Sequence[int]) -> None:
+        """A new turn starts on `context`."""
+
+    def draft(self, context: Sequence[int], room: int) -> Attempt:
+        """What to check next; a pass may emit its guesses and one token more, `room` + 1 tokens in all."""
+
+    def plain(self, n_cached: int) -> float:
+        """Seconds of a plain step with so many tokens in the cache, 0 if not known."""
+
+    def learn(self, step: Step, n_cached: int) -> None:
+        """A step was taken, with `n_cached` tokens in the cache before it."""
 
 
 @dataclass(frozen=True, slots=True)

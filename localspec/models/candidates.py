@@ -27,7 +27,7 @@ def candidates(path: Path, facts: ModelFacts, entries: Mapping[str, Entry]) -> l
     found = [Draft("head inside", "mtp", facts)] if facts.mtp_inside else []
     for kind, file in _files(path, facts, entries):
         try:
-            draft = Draft(kind, file.stem, read_model(file))
+            draft = Draft(kind, file.stem, read_model(file), path=file)
             if kind != "head file" and facts.vocabulary and draft.facts.vocabulary:
                 check_vocabulary(facts.vocabulary, draft.facts.vocabulary)
         except LocalspecError:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 from localspec.engine.types import Device
@@ -53,7 +54,7 @@ class Draft:
     """A source of guesses that takes memory. `facts`: of its file; the target's own for a head inside it.
 
     `gain`: the expected factor over plain decoding, where it is measured or known better than from sizes.
-    `asked`: the user named it, so it need not promise a gain.
+    `asked`: the user named it, so it need not promise a gain. `path`: of its file, if it is here.
     """
 
     kind: Kind
@@ -61,6 +62,7 @@ class Draft:
     facts: ModelFacts
     gain: float | None = None
     asked: bool = False
+    path: Path | None = None
 
     @property
     def can_run(self) -> bool:

@@ -1,0 +1,54 @@
+"""A draft model that is loaded only when the scheduler expects it to repay that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from localspec.drafters.model import ModelDrafter
+from localspec.engine.types import Proposal
+
+
+@dataclass(slots=True)
+class LazyDrafter:
+    """Stands for the ModelDrafter that `load` makes. `seconds_expected`: what loading will take, a guess.
+
+    When `load` raises, that is told to `on_failure` once, and from then on there is nothing to guess.
+    """
+
+    name: str
+    load: Callable[[], ModelDrafter]
+    seconds_expected: float
+    on_failure: Callable[[Exception], None] = lambda _: None
+    inner: ModelDrafter | None = field(default=None, init=False)
+    failed: bool = field(default=False, init=False)
+
+    @property
+    def seconds_to_load(self) -> float:
+        return 0.0 if self.inner or self.failed else self.seconds_expected
+
+    def begin(self, context: Sequence[int]) -> None:
+        if self.inner:
+            self.inner.begin(context)
+
+    def unseen(self, context: Sequence[int]) -> int:
+        return self.inner.unseen(context) if self.inner else len(context)
+
+    def open(self, context: Sequence[int]) -> None:
+        if self.inner is None and not self.failed:
+            try:
+                self.inner = self.load()
+            except Exception as error:
+                self.failed = True
+                self.on_failure(error)
+        if self.inner:
+            self.inner.open(context)
+
+    def propose(self, context: Sequence[int], limit: int, go_on: Callable[[float], bool]) -> Proposal:
+        return self.extend(context, (), limit, go_on)
+
+    def extend(
+        self, context: Sequence[int], guessed: Sequence[int], limit: int, go_on: Callable[[float], bool]
+    ) -> Proposal:
+        self.open(context)
+        return self.inner.extend(context, guessed, limit, go_on) if self.inner else Proposal()

@@ -1,0 +1,195 @@
+"""What a pass costs: T(n), the seconds of a target pass over n tokens, and what a source's guesses cost.
+
+Measured on this machine, never interpolated: on CPUs the curve is a sawtooth (a pass over 8 tokens can be
+cheaper than one over 7), so only the widths of a ladder are run, and fewer tokens are padded up to the
+cheapest width that holds them. Knows numbers only; who runs the passes hands in the seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+LADDER = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
+"""Widths a pass may have."""
+CALIBRATION = (1, 2, 4, 8, 16, 32, 3, 6, 12, 24, 5, 7, 48, 64)
+"""The ladder in the order in which its widths are measured while time lasts."""
+CALIBRATION_SECONDS = 1.5
+
+SLOWEST_LEARNING = 0.1
+"""Weight of a new observation once a width has been seen often."""
+SHIFT = 1.5
+"""A plain pass this many times dearer or cheaper than remembered puts every other width in doubt."""
+
+
+@dataclass(slots=True)
+class _Width:
+    """What is known of one width: seconds at an empty cache, their mean deviation, how often it was seen."""
+
+    base: float
+    spread: float
+    seen: int = 1
+    odd: int = 0  # outliers in a row
+    mean_cached: float = 0.0
+    mean_seconds: float = 0.0
+
+
+class PassCosts:
+    """T(n, c): seconds of a target pass over n tokens with c tokens in the cache, the loop's own time in it.
+
+    T(n, c) = a_n + b * n * c: attention reads the cache once for each row. The a_n come from calibration or
+    from an earlier session and follow what is observed; b is learnt from how one width's cost grows.
+    A width that was never measured has an *optimistic* cost, that of the next narrower known one, so that it
+    is tried when it could pay, and a *worst* cost, which is what a pass is admitted by.
+    """
+
+    def __init__(
+        self, seconds: Mapping[int, float], slope: float = 0.0, widths: Sequence[int] = LADDER
+    ) -> None:
+        """`seconds`: width -> seconds, at least for 1. `widths`: those that may be run."""
+        if not seconds.get(1, 0) > 0:
+            raise ValueError("the cost of a pass over one token is missing")
+        self.ladder = tuple(sorted({1, *widths}))
+        self._widths = {
+            n: _Width(t, 0.05 * t, mean_seconds=t) for n, t in sorted(seconds.items()) if n in self.ladder
+        }
+        self.slope = slope
+        self._covariance = self._variance = 0.0
+        self._reference = self._widths[1].base  # the plain pass the other widths were measured beside
+        self._since_plain: set[int] = set()
+
+    def known(self) -> dict[int, float]:
+        """Width -> seconds at an empty cache, of the widths that were measured."""
+        return {n: width.base for n, width in sorted(self._widths.items())}
+
+    def plain(self, n_cached: int) -> float:
+        """Seconds of a pass over one token: T1."""
+        return self._widths[1].base + self.slope * n_cached
+
+    def spread(self) -> float:
+        """Mean deviation of plain passes, as a share of their cost."""
+        return self._widths[1].spread / self._widths[1].base
+
+    def front(self, n_cached: int) -> list[tuple[int, float]]:
+        """(width, seconds), ascending in both: the widths that no wider one undercuts."""
+        front: list[tuple[int, float]] = []
+        per_token = self.slope * n_cached
+        known, seconds = self._widths, 0.0
+        for n in self.ladder:
+            if n in known:
+                seconds = known[n].base + n * per_token
+            while front and front[-1][1] >= seconds and front[-1][0] in known and n in known:
+                front.pop()
+            front.append((n, seconds))
+        return front
+
+    def worst(self, width: int, n_cached: int) -> float:
+        """Seconds a pass over `width` tokens takes at most, outliers left aside."""
+        found = self._widths.get(width)
+        if found:
+            return found.base + 2 * found.spread + self.slope * width * n_cached
+        widest = max(n for n in self._widths if n < width)
+        return 1.2 * self.worst(widest, n_cached) * width / widest
+
+    def observe(self, width: int, n_cached: int, seconds: float) -> None:
+        """Learn from a pass. Outliers (over 3 deviations) count only from the third in a row."""
+        here = self._widths.get(width)
+        level = seconds - self.slope * width * n_cached
+        if here is None:
+            self._widths[width] = _Width(level, 0.1 * level, 1, 0, n_cached, seconds)
+            self._since_plain.add(width)
+            return
+        deviation = abs(level - here.base)
+        if here.seen >= 4 and deviation > 4.5 * here.spread + 0.02 * here.base:
+            here.odd += 1
+            if here.odd < 3:
+                return
+            here.seen = 1  # the level has moved: learn quickly again
+        here.odd = 0
+        weight = max(SLOWEST_LEARNING, 1 / (here.seen + 1))
+        before = here.base
+        here.base = max(0.1 * here.base, here.base + weight * (level - here.base))
+        here.spread += weight * (min(deviation, here.base) - here.spread)
+        here.seen += 1
+        self._learn_slope(width, n_cached, seconds, here)
+        if width == 1:
+            self._plain_moved(here.base / before)
+        else:
+            self._since_plain.add(width)
+
+    def _plain_moved(self, factor: float) -> None:
+        """Widths not seen since the last plain pass move with it; after a big shift all are seen anew."""
+        for n, width in self._widths.items():
+            if n > 1 and n not in self._since_plain:
+                width.base *= factor
+                width.spread *= factor
+        self._since_plain.clear()
+        plain = self._widths[1]
+        if plain.seen >= 3 and not 1 / SHIFT < plain.base / self._reference < SHIFT:
+            self._reference = plain.base
+            self._widths = {1: plain}
+
+    def _learn_slope(self, width: int, n_cached: int, seconds: float, here: _Width) -> None:
+        """Regression of seconds on width * n_cached within each width, pooled, old evidence fading."""
+        away = n_cached - here.mean_cached
+        here.mean_cached += 0.05 * away
+        self._covariance = 0.998 * self._covariance + width * away * (seconds - here.mean_seconds)
+        here.mean_seconds += 0.05 * (seconds - here.mean_seconds)
+        self._variance = 0.998 * self._variance + (width * away) ** 2
+        if self._variance < 1e6:  # one width seen 100 times over 100 tokens: too little to tell
+            return
+        slope = min(max(0.0, self._covariance / self._variance), here.base / (width * (n_cached + 1)))
+        change = 0.05 * (slope - self.slope)
+        self.slope += change
+        for n, other in self._widths.items():  # what is expected here and now stays as it was
+            other.base = max(0.1 * other.base, other.base - change * n * n_cached)
+
+
+def calibrate(
+    run: Callable[[int], None],
+    clock: Callable[[], float],
+    widths: Sequence[int] = LADDER,
+    seconds: float = CALIBRATION_SECONDS,
+) -> dict[int, float]:
+    """Time `run(n)`, one pass over n tokens, for the widths in turn until `seconds` are spent.
+
+    Width 1 always. When time is left each width is timed again, and the quicker pass counts.
+    """
+    deadline = clock() + seconds
+    found: dict[int, float] = {}
+    order = [n for n in CALIBRATION if n in widths or n == 1]
+    run(1)  # the first pass of all builds what the others reuse
+    for n in [1, *order, *order]:
+        expected = found.get(n) or max((t * n / m for m, t in found.items() if m < n), default=0.0)
+        if found and clock() + expected > deadline:
+            continue
+        start = clock()
+        run(n)
+        elapsed = clock() - start
+        found[n] = min(elapsed, found.get(n, elapsed))
+    return found
+
+
+@dataclass(slots=True)
+class DraftCost:
+    """Seconds of a source's guesses: `guess` for each, `read` for each token it has not yet seen.
+
+    The first guess reads one unseen token anyway. Whichever part made up most of what was observed learns.
+    """
+
+    guess: float
+    read: float
+    weight: float = field(default=0.5)
+
+    def seconds(self, guesses: int, unseen: int) -> float:
+        """Of `guesses` guesses after reading `unseen` tokens."""
+        return guesses * self.guess + max(0, unseen - 1) * self.read
+
+    def observe(self, guesses: int, unseen: int, seconds: float) -> None:
+        """Learn from one draft."""
+        guessing, reading = guesses * self.guess, max(0, unseen - 1) * self.read
+        if guessing >= reading and guesses:
+            self.guess += self.weight * (max(0.2 * seconds, seconds - reading) / guesses - self.guess)
+        elif unseen > 1:
+            self.read += self.weight * (max(0.2 * seconds, seconds - guessing) / (unseen - 1) - self.read)
+        self.weight = max(0.1, 0.8 * self.weight)

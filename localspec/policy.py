@@ -1,0 +1,136 @@
+"""Makes the policy of a run: the scheduler with its sources and what was learnt of them, or fixed lengths."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from localspec.config import Settings
+from localspec.drafters import NAMED, LazyDrafter, ModelDrafter
+from localspec.engine.chances import Chances
+from localspec.engine.cost import LADDER, DraftCost, PassCosts, calibrate
+from localspec.engine.generate import Fixed
+from localspec.engine.schedule import Costly, Free, Scheduler
+from localspec.engine.types import Model, Policy, Source
+from localspec.errors import UsageError
+from localspec.learned import Learned
+
+AUTO, SELF = "auto", "self"
+FENCE = b"```"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftModel:
+    """A draft model that may be loaded. `name`: what its counts are kept under; `share`: what a token of it
+    reads of what one of the target reads; `right`: how often it is expected to guess right."""
+
+    name: str
+    load: Callable[[], ModelDrafter]
+    seconds_to_load: float
+    share: float
+    right: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What passes cost here. `fresh`: seconds it took to measure, 0 if it was known."""
+
+    costs: PassCosts
+    fresh: float
+
+
+def fixed(names: Sequence[str], draft: DraftModel | None, length: int) -> Policy:
+    """The sources named, each always guessing `length` tokens."""
+    sources = []
+    for name in names:
+        if name in NAMED:
+            sources.append(Source(NAMED[name](), length))
+        elif draft:
+            sources.append(Source(draft.load(), length))
+    return Fixed(tuple(sources))
+
+
+def scheduler(
+    settings: Settings,
+    names: Sequence[str],
+    draft: DraftModel | None,
+    costs: PassCosts,
+    learned: Learned,
+    piece: Callable[[int], bytes],
+    on_failure: Callable[[Exception], None],
+) -> Scheduler:
+    """The scheduler over the sources named and `draft`, with what earlier sessions counted."""
+
+    def chances(key: str) -> Chances:
+        return Chances(learned.counts.get(count_key(settings, key), ()))
+
+    free = [Free(NAMED[name](), chances(name)) for name in names if name in NAMED]
+    costly = []
+    if draft:
+        known = costs.known()
+        plain = known[1]
+        guess = draft.share * plain
+        read = guess * min(1.0, known.get(2, 2 * plain) / plain - 1)
+        lazy = LazyDrafter("draft", draft.load, draft.seconds_to_load, on_failure)
+        costly.append(Costly(lazy, DraftCost(guess, max(0.0, read)), chances(draft.name), draft.right))
+    drawn = settings.accept == "rejection" and settings.temp > 0
+    return Scheduler(
+        costs, free, costly, time.perf_counter, drawn=drawn, wakes=lambda token: FENCE in piece(token)
+    )
+
+
+def count_key(settings: Settings, source: str) -> str:
+    """What a source's counts are kept under: greedy choices are easier to guess than drawn ones."""
+    return f"{source} {'greedy' if settings.temp == 0 else 'sampled'}"
+
+
+def measure(model: Model, conditions: str, learned: Learned, widths: Sequence[int] = LADDER) -> Measured:
+    """What passes of `model` cost under `conditions`: as remembered, or measured now in its empty cache."""
+    known = learned.costs.get(conditions)
+    if known:
+        return Measured(PassCosts(known, widths=widths), 0.0)
+    start = time.perf_counter()
+
+    def run(n: int) -> None:
+        model.eval([(7 + 13 * i) % model.n_vocab for i in range(n)], rows=n)
+        model.rewind(0)
+
+    possible = [n for n in widths if n <= model.n_ctx]
+    found = calibrate(run, time.perf_counter, possible)
+    learned.costs[conditions] = found
+    return Measured(PassCosts(found, widths=widths), time.perf_counter() - start)
+
+
+def remember(
+    policy: Scheduler, conditions: str, draft: DraftModel | None, settings: Settings, learned: Learned
+) -> None:
+    """Keep what the session learnt for the next one."""
+    learned.costs[conditions] = policy.costs.known()
+    for source in policy.free:
+        learned.counts[count_key(settings, source.drafter.name)] = source.chances.counts()
+    for costly in policy.costly if draft else ():
+        assert draft is not None
+        learned.counts[count_key(settings, draft.name)] = costly.chances.counts()
+    learned.save()
+
+
+def draft_names(text: str) -> list[str]:
+    """The sources `--draft` allows, in order; [] for `none`. Raises UsageError for anything contradictory."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if text.strip().isdigit():
+        raise UsageError(f"--draft {text} names no source", f"did you mean --draft-len {text.strip()}?")
+    alone = [name for name in names if name in (AUTO, "none")]
+    if not names or (alone and len(names) > 1) or len(set(names)) < len(names):
+        known = ", ".join([*NAMED, SELF])
+        raise UsageError(
+            f"--draft {text!r}", f"give auto, none, or a list of different sources: {known}, a model"
+        )
+    if len([name for name in names if name not in NAMED]) > 1:
+        raise UsageError("--draft names several models", "one draft model at most")
+    return [] if names == ["none"] else names
+
+
+def draft_model(text: str) -> str | None:
+    """The model that `--draft` names, if it names one."""
+    return next((name for name in draft_names(text) if name not in (*NAMED, AUTO, SELF)), None)
