@@ -1,4 +1,4 @@
-"""What a verification found, as JSON and as a few lines of text. Judges what `verify` measured; runs nothing."""
+"""What a verification found, as JSON and as a few lines of text: judges what `verify` measured."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What `run` found. `changes`: the probe, by width; `work`: passes and guesses of the speculative runs."""
+    """What was found. `changes`: the probe, by width; `work`: passes and guesses of the speculative runs."""
 
     about: About
     changes: Mapping[int, RowChange]

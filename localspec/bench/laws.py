@@ -1,4 +1,4 @@
-"""Does rejection keep the target's law? Draws judged by `accept.block`, tested against the law they must follow."""
+"""Does rejection keep the target's law? Tests what `accept.block` makes of real laws against that law."""
 
 from __future__ import annotations
 

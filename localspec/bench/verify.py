@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from localspec.bench.certificate import About, Certificate, Comparison, Difference
 from localspec.bench.laws import ChiSquare, check_laws
 from localspec.engine import exactness
+from localspec.engine.exactness import RowChange
 from localspec.engine.generate import Generator
 from localspec.engine.sampling import Sampler
 from localspec.engine.stats import Tally
-from localspec.engine.types import Drafter, Logits, Model, Sampling, Step
+from localspec.engine.types import Drafter, Logits, Model, Sampling
 
 CONTROL_WIDTH = 4
+TEXTS_PROBED, WIDTH_PROBED = 4, 32
+"""How many rows a tolerance comes from: few would miss the larger changes."""
 Generate = Callable[[list[int]], list[int]]
 """From a prompt to the tokens that follow it."""
 
@@ -73,18 +76,18 @@ def run(
 
     `make_generator(sampler, speculative)` makes the generators, on `target`. `make_drafter`: given in
     rejection mode only; its drafter draws its guesses from laws, and above temperature 0 laws are compared
-    instead of texts. Near ties are told by a probe of the widths that guesses made, and of `widths`: those
-    that passes are padded to. Where all of these are proven exact, no difference is excused.
+    instead of texts. Near ties are told by a probe of the widths that passes had, and of `widths`. Where all
+    of these are proven exact, no difference is excused.
     """
     comparisons: list[Comparison] = []
     laws: list[ChiSquare] = []
-    steps: list[Step] = []
+    record = _Record()
     for sampling in samplings:
         sampler = Sampler(sampling)
         for i, prompt in enumerate(prompts):
             on_progress(f"prompt {i + 1} of {len(prompts)} at temperature {sampling.temperature:g}")
             plain = make_generator(sampler, False)
-            guessing = _texts(make_generator(sampler, True), max_tokens, steps)
+            guessing = _texts(make_generator(sampler, True), max_tokens, record)
             if make_drafter and sampling.temperature > 0.0:
                 context = [*prompt, *guessing(list(prompt))]
                 drafter = make_drafter(sampler)
@@ -102,14 +105,23 @@ def run(
             )
             comparisons.append(replace(found, prompt=i + 1))
     on_progress("comparing passes of several widths")
-    target.rewind(0)
-    changes = exactness.probe(target, {*widths, *(step.drafted + 1 for step in steps)} - {1})
-    allowed = exactness.tolerance(changes)
-    work = Tally()
-    for step in steps:
-        work.add(step)
+    changes, allowed = _probe(target, {*widths, *record.widths} - {1}, record.texts)
     judged = tuple(replace(comparison, tolerance=allowed) for comparison in comparisons)
-    return Certificate(about, changes, judged, tuple(laws), work)
+    return Certificate(about, changes, judged, tuple(laws), record.work)
+
+
+def _probe(
+    target: Model, widths: set[int], texts: Sequence[Sequence[int]]
+) -> tuple[dict[int, RowChange], float]:
+    """The probe on the longest of `texts`, and the tolerance: 0, or from wide passes on more texts."""
+    target.rewind(0)
+    longest = sorted(texts, key=len, reverse=True)[:TEXTS_PROBED]
+    changes = exactness.probe(target, widths, filler=longest[0] if longest else ())
+    seen = [*changes.values()]
+    if any(change.changed for change in seen):
+        for text in longest:
+            seen += exactness.probe(target, [WIDTH_PROBED], filler=text).values()
+    return changes, exactness.tolerance(seen)
 
 
 def compare(
@@ -146,15 +158,27 @@ def compare(
     )
 
 
-def _texts(generator: Generator, max_tokens: int, steps: list[Step] | None = None) -> Generate:
-    """`generator` as a function; its steps are appended to `steps`."""
+@dataclass(slots=True)
+class _Record:
+    """What speculative runs did: their passes, the widths of these, and the texts with their prompts."""
+
+    work: Tally = field(default_factory=Tally)
+    widths: set[int] = field(default_factory=set)
+    texts: list[list[int]] = field(default_factory=list)
+
+
+def _texts(generator: Generator, max_tokens: int, record: _Record | None = None) -> Generate:
+    """`generator` as a function, which tells `record` what it did."""
 
     def generate(prompt: list[int]) -> list[int]:
         text: list[int] = []
         for step in generator.generate(prompt, max_tokens):
             text += step.tokens
-            if steps is not None:
-                steps.append(step)
+            if record:
+                record.work.add(step)
+                record.widths.add(step.width)
+        if record:
+            record.texts.append([*prompt, *text])
         return text
 
     return generate
