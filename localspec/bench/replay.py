@@ -7,14 +7,15 @@ at a place depends on nothing but the text before it, each is computed once and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
-from localspec.engine.generate import common_prefix
+from localspec.engine.generate import common_prefix, proposal_of
 from localspec.engine.sampling import Sampler
-from localspec.engine.types import Logits, Proposal, Sampling, Sequential
+from localspec.engine.types import Guess, Logits, Proposal, Sampling, Sequential
 
 
 @dataclass(slots=True)
@@ -110,24 +111,25 @@ class PricedDrafter:
         self._cached = list(context[:-1])
 
     def propose(self, context: Sequence[int], limit: int, go_on: Callable[[float], bool]) -> Proposal:
-        return self.extend(context, (), limit, go_on)
+        guesses: list[Guess] = []
+        for guess in islice(self.follow(context, ()), limit):
+            guesses.append(guess)
+            if not go_on(guess.confidence):
+                break
+        return proposal_of(guesses)
 
-    def extend(
-        self, context: Sequence[int], guessed: Sequence[int], limit: int, go_on: Callable[[float], bool]
-    ) -> Proposal:
+    def follow(self, context: Sequence[int], guessed: Sequence[int]) -> Iterator[Guess]:
         text = [*context, *guessed]
         self.clock.now += self.draft * padded(self.curve, min(self.unseen(text), max(self.curve)))
         tokens: list[int] = []
-        confidence: list[float] = []
         while True:
             token, chance = self.guesses.after(len(context), [*guessed, *tokens])
+            self._cached = [*text, *tokens]
             tokens.append(token)
-            confidence.append(chance)
-            if not go_on(chance) or len(tokens) == limit or self.is_end(token):
-                break
+            yield Guess(token, chance)
+            if self.is_end(token):
+                return
             self.clock.now += self.draft
-        self._cached = [*text, *tokens[:-1]]
-        return Proposal(tokens, confidence)
 
 
 def ask_model(
@@ -136,7 +138,7 @@ def ask_model(
     """`Guesses.ask` of a real draft on a recorded text."""
 
     def ask(place: int, off: tuple[int, ...]) -> tuple[int, float]:
-        guess = drafter.extend(text[:place], off, 1, lambda _: False)
-        return (guess.tokens[0], guess.confidence[0]) if guess.tokens else (-1, 0.0)
+        guess = next(iter(drafter.follow(text[:place], off)), None)
+        return (guess.token, guess.confidence) if guess else (-1, 0.0)
 
     return ask

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from localspec.drafters.model import ModelDrafter
-from localspec.engine.types import Proposal
+from localspec.engine.types import Guess, Proposal
 
 
 @dataclass(slots=True)
@@ -45,10 +45,9 @@ class LazyDrafter:
             self.inner.open(context)
 
     def propose(self, context: Sequence[int], limit: int, go_on: Callable[[float], bool]) -> Proposal:
-        return self.extend(context, (), limit, go_on)
-
-    def extend(
-        self, context: Sequence[int], guessed: Sequence[int], limit: int, go_on: Callable[[float], bool]
-    ) -> Proposal:
         self.open(context)
-        return self.inner.extend(context, guessed, limit, go_on) if self.inner else Proposal()
+        return self.inner.propose(context, limit, go_on) if self.inner else Proposal()
+
+    def follow(self, context: Sequence[int], guessed: Sequence[int]) -> Iterator[Guess]:
+        self.open(context)
+        return self.inner.follow(context, guessed) if self.inner else iter(())

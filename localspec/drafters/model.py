@@ -6,15 +6,15 @@ another source or the target added are read when this source is next asked, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from localspec.engine.accept import Dice
-from localspec.engine.generate import common_prefix
+from localspec.engine.generate import common_prefix, proposal_of
 from localspec.engine.sampling import Sampler, top
-from localspec.engine.types import BadLogits, Dist, Logits, Model, Proposal
+from localspec.engine.types import BadLogits, Dist, Guess, Logits, Model, Proposal
 
 
 @dataclass(slots=True)
@@ -50,44 +50,42 @@ class ModelDrafter:
         self._read(context, rows=0)
 
     def propose(self, context: Sequence[int], limit: int, go_on: Callable[[float], bool]) -> Proposal:
-        return self.extend(context, (), limit, go_on)
+        guesses: list[Guess] = []
+        for guess in self.follow(context, ()) if limit > 0 else ():
+            guesses.append(guess)
+            if not go_on(guess.confidence) or len(guesses) == limit:
+                break
+        return proposal_of(guesses)
 
-    def extend(
-        self, context: Sequence[int], guessed: Sequence[int], limit: int, go_on: Callable[[float], bool]
-    ) -> Proposal:
+    def follow(self, context: Sequence[int], guessed: Sequence[int]) -> Iterator[Guess]:
         text = [*context, *guessed] if guessed else context
-        limit = min(limit, self.model.n_ctx + 1 - len(text))
-        if limit <= 0:
-            return Proposal()
-        tokens: list[int] = []
-        confidence: list[float] = []
-        dists: list[Dist] = []
+        if len(text) > self.model.n_ctx:
+            return
         self._agreed = self._agree(context)
         row = self._read(text, rows=1)
+        tokens: list[int] = []
         while True:
             try:
                 token, chance, dist = self._choose(row, text, tokens)
             except BadLogits:  # what was guessed so far stands
-                break
+                return
             tokens.append(token)
-            confidence.append(chance)
-            dists.append(dist)
-            if not go_on(chance) or len(tokens) == limit or self.is_end(token):
-                break
+            yield Guess(token, chance, dist if self.dice else None)
+            if self.is_end(token) or len(text) + len(tokens) > self.model.n_ctx:
+                return
             row = self._eval([token])
-        return Proposal(tokens, confidence, dists if self.dice else None)
 
     def _choose(self, row: Logits, context: Sequence[int], drafted: list[int]) -> tuple[int, float, Dist]:
         position = len(context) + len(drafted)
         if self.greedy or (self.sampler.sampling.temperature == 0.0 and not self.sampler.window):
             ids, logits = top(row, 10)
             best = int(ids[0])
-            return best, 1.0 / float(np.exp(logits - logits[0]).sum()), Dist.point(best)
+            return best, _greedy_right(1.0 / float(np.exp(logits - logits[0]).sum())), Dist.point(best)
         window = self.sampler.window
         history = [*context[-window:], *drafted] if window else []
         dist = self.sampler.dist(row, history)
         token = self.dice.draw(dist) if self.dice else self.sampler.draw(dist, position)
-        return token, float(dist.at(np.array([token]))[0]), dist
+        return token, _drawn_right(float(dist.at(np.array([token]))[0])), dist
 
     def _agree(self, context: Sequence[int]) -> int:
         """How many tokens of the cache are the context's; its last token must always be read."""
@@ -104,3 +102,19 @@ class ModelDrafter:
         known = self.model.n_vocab
         found = self.model.eval([t if t < known else 0 for t in tokens], rows)
         return found[-1, : self.n_vocab] if rows else found
+
+
+def _greedy_right(share: float) -> float:
+    """How often a draft's likeliest token is the target's, by its share of the likeliest ten.
+
+    Fitted to a 135M model guessing for its F16 original in four bits.
+    """
+    return float(1.0 - (1.0 - min(share, 1.0)) ** 1.7)
+
+
+def _drawn_right(probability: float) -> float:
+    """How often target and draft choose the same token with the same noise, by what the draft gave it.
+
+    Even an unlikely choice is mostly the noise's doing, which they share. Fitted as above.
+    """
+    return 0.45 + 0.53 * probability

@@ -68,6 +68,25 @@ class SuffixAutomaton:
             self._append(token)
             self._take_over()
 
+    def after(self, tokens: Sequence[int]) -> tuple[int, int]:
+        """The match length and end that the text would have with `tokens` behind it; the text stays.
+
+        Occurrences in the text only: a match that lies in `tokens` themselves is not found.
+        """
+        state = self._link[self._last] if self._last else 0
+        length = self._length[state] if state > 0 else 0
+        for token in tokens:
+            while state > 0 and not self._edge(state, token):
+                state = self._link[state]
+                length = self._length[state]
+            state = self._edge(max(state, 0), token)
+            length = length + 1 if state else 0
+        return (length, self._latest(state)) if state else (0, 0)
+
+    def _latest(self, state: int) -> int:
+        """A position where `state` ends, the last one as far as its hint is up to date."""
+        return self._hint[state]
+
     def _append(self, token: int) -> None:
         """The classical online step: a state for the whole text, its edges and its suffix link."""
         length, link = self._length, self._link
@@ -176,11 +195,19 @@ class NgramDrafter:
         """At most `limit` guesses; confidence: how often a match is right that has grown to this length."""
         self._follow(context)
         length, end = self._index.match_length, self._index.match_end
-        if not length:
-            return Proposal()
-        near = self._copied is not None and end - self._copied in _NEAR
+        proposal = self._continued(length, end, limit)
         if length >= _COPY:
             self._copied = end
+        return proposal
+
+    def peek(self, guessed: Sequence[int], limit: int) -> Proposal:
+        return self._continued(*self._index.after(guessed), limit)
+
+    def _continued(self, length: int, end: int, limit: int) -> Proposal:
+        """What followed the match of `length` tokens that ended at `end`."""
+        if not length or not limit or end >= len(self._index.tokens):
+            return Proposal()
+        near = self._copied is not None and end - self._copied in _NEAR
         source: list[int] = self._index.tokens[end : end + limit].tolist()
         if len(source) < limit:  # past the end of the context the source is the draft itself
             source = (source * (limit // len(source) + 1))[:limit]

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 EDGES = (
     *(0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.975),
     *(0.985, 0.995),
 )
 BINS = len(EDGES) + 1
+MIDDLES = tuple((low + high) / 2 for low, high in pairwise((0.0, *EDGES, 1.0)))
 DECAY = 0.998
 """Of this session's counts, for each trial in their bin."""
 TRUST_SAID = 12.0
@@ -67,21 +72,73 @@ class Chances:
         return merged
 
 
-class RunningRate:
-    """A share that follows what happens: `prior` counts as `trust` trials, old trials fade by `decay`."""
+SHARES = (
+    *(
+        0.01,
+        0.025,
+        0.03,
+        0.045,
+        0.06,
+        0.065,
+        0.06,
+        0.055,
+        0.06,
+        0.035,
+        0.035,
+        0.04,
+        0.055,
+        0.03,
+        0.035,
+        0.045,
+    ),
+    *(0.045, 0.035, 0.05, 0.185),
+)
+"""How a small draft model's confidence is spread over the bins, until a text has shown it."""
+TRUST_SHARES = 30.0
+FADE = 0.99
+REFRESH = 8
+"""Guesses after which an outlook is worked out anew."""
 
-    __slots__ = ("_decay", "_right", "_trials")
 
-    def __init__(self, prior: float, trust: float = 10.0, decay: float = 0.98) -> None:
-        self._right, self._trials, self._decay = prior * trust, trust, decay
+class Outlook:
+    """What the next guesses of a costly source will be worth, before it has made them.
 
-    @property
-    def value(self) -> float:
-        return self._right / self._trials
+    It is about to see its first guess and may stop then; what a guess is worth therefore depends on how
+    confident its guesses usually are, not only on how often they are right. `shares`: of each bin among its
+    first guesses; `after[bin]`: how often the guess after a right one of that bin is right too.
+    """
 
-    def learn(self, right: bool) -> None:
-        self._right = self._decay * self._right + right
-        self._trials = self._decay * self._trials + 1
+    def __init__(self, chances: Chances, prior: float) -> None:
+        self._chances = chances
+        self.shares = np.array(SHARES)
+        self._after = [[TRUST_SAID * prior, TRUST_SAID] for _ in range(BINS)]
+        self._age, self._rows = 0, np.zeros((0, 0))
+
+    def learn(self, confidence: Sequence[float], right: int, judged: int) -> None:
+        """A draft was judged: the first `right` of `judged` guesses were right."""
+        i = bisect_right(EDGES, confidence[0])
+        self.shares *= 1 - 1 / TRUST_SHARES
+        self.shares[i] += 1 / TRUST_SHARES
+        for j in range(1, judged):
+            pair = self._after[bisect_right(EDGES, confidence[j - 1])]
+            pair[0] = FADE * pair[0] + (j < right)
+            pair[1] = FADE * pair[1] + 1
+        self._age += judged
+
+    def after(self, confidence: float) -> float:
+        """How often the guess after a right one of this confidence is right."""
+        right, trials = self._after[bisect_right(EDGES, confidence)]
+        return right / trials
+
+    def gains(self, most: int) -> NDArray[np.float64]:
+        """Expected right guesses by bin of the first one (rows) among 1 .. most guesses, shape (BINS, most)."""
+        if self._age >= REFRESH or self._rows.shape[1] < most:
+            self._age = 0
+            rate = np.array([self._chances.rate(middle) for middle in MIDDLES])
+            after = np.array([right / trials for right, trials in self._after])
+            powers = after[:, None] ** np.arange(max(most, self._rows.shape[1]))
+            self._rows = rate[:, None] * powers.cumsum(axis=1)
+        return self._rows[:, :most]
 
 
 def saved_counts(raw: object) -> Mapping[str, Sequence[Sequence[float]]]:

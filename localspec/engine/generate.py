@@ -11,6 +11,7 @@ import time
 from collections import abc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import cast
 
 from localspec.engine import accept
@@ -19,6 +20,7 @@ from localspec.engine.types import (
     Attempt,
     BadLogits,
     Dist,
+    Guess,
     Logits,
     Model,
     Policy,
@@ -73,8 +75,12 @@ class Fixed:
         if left <= 0:
             return Attempt(name, first)
         drafter = cast(Sequential, source.drafter)
-        more = drafter.extend(context, first.tokens, left, source.min_confidence.__le__)
-        return Attempt(f"{name}+{drafter.name}", joined(first, more))
+        guesses: list[Guess] = []
+        for guess in islice(drafter.follow(context, first.tokens), left):
+            guesses.append(guess)
+            if guess.confidence < source.min_confidence:
+                break
+        return Attempt(f"{name}+{drafter.name}", joined(first, proposal_of(guesses)))
 
     def plain(self, n_cached: int) -> float:
         return 0.0
@@ -196,6 +202,16 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the longest common prefix."""
     n = min(len(a), len(b))
     return next((i for i in range(n) if a[i] != b[i]), n)
+
+
+def proposal_of(guesses: Sequence[Guess]) -> Proposal:
+    """Guesses made one by one as a proposal; laws only if each brought its own."""
+    dists = [guess.dist for guess in guesses if guess.dist is not None]
+    return Proposal(
+        [guess.token for guess in guesses],
+        [guess.confidence for guess in guesses],
+        dists if guesses and len(dists) == len(guesses) else None,
+    )
 
 
 def joined(first: Proposal, more: Proposal) -> Proposal:

@@ -9,14 +9,17 @@ they say of their guesses, never by name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from localspec.engine.chances import Chances, RunningRate
+import numpy as np
+
+from localspec.engine.chances import Chances, Outlook
 from localspec.engine.cost import DraftCost, PassCosts
-from localspec.engine.generate import WIDEST_PASS, joined
+from localspec.engine.generate import WIDEST_PASS, joined, proposal_of
 from localspec.engine.ledger import SHARE, Ledger
-from localspec.engine.types import Attempt, Drafter, Proposal, Sequential, Step
+from localspec.engine.types import Attempt, Drafter, Guess, Proposal, Sequential, Step
 
 HORIZON = 0.995
 """How slowly the rate of tokens per second forgets, for each step."""
@@ -30,8 +33,12 @@ PROBE_AFTER, PROBE_LATEST = 24, 512
 """Steps after which an unused source is tried again, doubling each time that it loses."""
 CATCH_UP = 16
 """Unseen tokens from which on reading them is a price to be decided on, not a cost of the step."""
+AMORTISE = 0.25
 LONG_MATCH = 0.85
 """Confidence of a free source that wakes the others: the text has begun to repeat."""
+STAKE = 0.5
+TAKE_OVER = 0.9
+"""Confidence from which on a free source takes over from a costly one."""
 TYPICAL_ANSWER = 256
 """Tokens an answer has, until answers have been seen."""
 
@@ -53,23 +60,21 @@ class Free:
 class Costly:
     """A source that computes its guesses one after another.
 
-    `right`: how often its next guess is right, before it is made, after a draft that was kept whole, in
-    part, not at all. `idle`: steps since it last guessed.
+    `prior`: how often it is expected to be right. `idle`: steps since it last guessed.
     """
 
     drafter: Sequential
     cost: DraftCost
     chances: Chances = field(default_factory=Chances)
     prior: float = 0.7
-    right: list[RunningRate] = field(init=False)
-    state: int = field(default=0, init=False)
+    outlook: Outlook = field(init=False)
     idle: int = field(default=0, init=False)
     probe_after: int = field(default=PROBE_AFTER, init=False)
     opened: bool = field(default=False, init=False)
     why: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
-        self.right = [RunningRate(self.prior) for _ in range(3)]
+        self.outlook = Outlook(self.chances, self.prior)
 
     def rearm(self) -> None:
         """Something happened after which it may do better."""
@@ -77,25 +82,60 @@ class Costly:
 
 
 @dataclass(slots=True)
-class _Option:
-    """A way to take the next step: `value` in tokens; the first `kept` guesses of `first`, then of `then`."""
+class _Line:
+    """Guesses to check from the first on. `reach[k]`: the chance that k of them are right; `gain[k]`: how many
+    of the first k are expected to be. `parts`: who guessed, and up to which guess."""
 
-    value: float
-    width: int = 1
-    first: int = -1  # which free source
-    kept: int = 0
-    then: Costly | None = None
+    proposal: Proposal = field(default_factory=Proposal)
+    reach: list[float] = field(default_factory=lambda: [1.0])
+    gain: list[float] = field(default_factory=lambda: [0.0])
+    parts: list[tuple[str, int]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.gain) - 1
+
+    def cut(self, length: int) -> _Line:
+        parts = [(name, min(end, length)) for name, end in self.parts]
+        return _Line(
+            _cut(self.proposal, length),
+            self.reach[: length + 1],
+            self.gain[: length + 1],
+            [part for i, part in enumerate(parts) if part[1] > (parts[i - 1][1] if i else 0)],
+        )
+
+    def add(self, name: str, proposal: Proposal, rate: Callable[[float], float]) -> None:
+        """Put the guesses of `proposal` behind the line, while they have any chance."""
+        chance, total = self.reach[-1], self.gain[-1]
+        for confidence in proposal.confidence:
+            chance *= rate(confidence)
+            total += chance
+            self.reach.append(chance)
+            self.gain.append(total)
+            if chance < HOPELESS:
+                break
+        new = len(self) - len(self.proposal.tokens)
+        if new:
+            more = _cut(proposal, new)
+            self.proposal = joined(self.proposal, more) if self.proposal.tokens else more
+            self.parts.append((name, len(self)))
+
+    @property
+    def name(self) -> str:
+        return "+".join(name for name, _ in self.parts)
 
 
 @dataclass(slots=True)
-class _Look:
-    """A free source's proposal at this step: `reach[k]` the chance that k guesses are right, `gain[k]` the
-    expected number of right ones among k."""
+class _Pick:
+    """The best of some lines: its first `kept` guesses in a pass of `width` tokens are worth `value` tokens."""
 
-    source: Free
-    proposal: Proposal
-    reach: list[float]
-    gain: list[float]
+    value: float
+    line: _Line = field(default_factory=_Line)
+    kept: int = 0
+    width: int = 1
+
+
+Front = list[tuple[int, float]]
+"""(width, seconds) of the passes that may be chosen, width 1 first."""
 
 
 class Scheduler:
@@ -122,8 +162,8 @@ class Scheduler:
         plain = costs.plain(0)
         self._tokens, self._seconds = 30.0, 30.0 * plain  # of late; their ratio is the rate
         self._looking = 0.0  # seconds a step takes that only looks
-        self._looks: list[_Look] = []
-        self._drafted: tuple[Costly, int, Proposal, int, float] | None = None
+        self._looks: list[tuple[Free, Proposal]] = []
+        self._drafted: tuple[Costly, int, tuple[int, ...], Proposal] | None = None  # behind which guesses
         self._until_plain = 0  # the first pass of a session measures
         self._answered, self._answers, self._turn = float(TYPICAL_ANSWER), 1, 0
 
@@ -156,185 +196,147 @@ class Scheduler:
             return Attempt()
         if self._until_plain <= 0:
             return Attempt(why=MEASURING)
-        if not self.ledger.admits(1 + self._looking / plain) and self._looking > SHARE * plain:
+        if self._looking > SHARE * plain and not self.ledger.admits(1 + self._looking / plain):
             return Attempt(why=MAKING_UP)
         front = self._admitted(n_cached, plain, min(room, WIDEST_PASS - 1))
         if len(front) == 1:
             return Attempt(why=MAKING_UP)
-        self._look(context, front[-1][0] - 1)
+        lines = self._look(context, front[-1][0] - 1)
+        pick = self._pick(lines, front, LEAST_GAIN)
         seconds_open = self._open(context, room, front)
-        best = self._choose(context, front)
-        if best.then is not None:
-            attempt = self._compute(context, front, best)
-        elif best.kept:
-            look = self._looks[best.first]
-            attempt = Attempt(look.source.drafter.name, _cut(look.proposal, best.kept), best.width)
-        else:
-            attempt = Attempt(why=COSTS_MORE if self._looks or self.costly else NOTHING_TO_COPY)
-        if seconds_open:
-            attempt = Attempt(attempt.source, attempt.proposal, attempt.width, seconds_open, attempt.why)
-        return attempt
+        for costly in self.costly:
+            start = self._start(costly, context, lines, front, pick) if costly.opened else None
+            if start is not None:
+                pick = self._pick([self._compute(costly, context, start, front), *lines], front, 0.0)
+                break
+        if not pick.kept:
+            why = COSTS_MORE if lines or self._drafted else NOTHING_TO_COPY
+            return Attempt(seconds_open=seconds_open, why=why)
+        line = pick.line.cut(pick.kept)
+        return Attempt(line.name, line.proposal, pick.width, seconds_open)
 
-    def _admitted(self, n_cached: int, plain: float, room: int) -> list[tuple[int, float]]:
-        """The widths that fit and that the ledger can bear, with their seconds; width 1 first."""
-        front = self.costs.front(n_cached)
-        spare = (self.ledger.allowance - self.ledger.balance + 1) * plain - self._looking
-        worst = self.costs.worst
-        return [
+    def _admitted(self, n_cached: int, plain: float, room: int) -> Front:
+        """The widths that fit and that the ledger can bear; width 1 always."""
+        left = self.ledger.allowance - self.ledger.balance - self._looking / plain
+        small = self.costs.worst
+        front = [
             (width, seconds)
-            for width, seconds in front
-            if width == 1 or (width <= room + 1 and worst(width, n_cached) <= spare)
+            for width, seconds in self.costs.front(n_cached)
+            if width == 1 or (width <= room + 1 and small(width, n_cached) / plain - 1 <= left)
         ]
+        return [f for i, f in enumerate(front) if i < 2 or small(f[0], n_cached) / plain - 1 <= STAKE * left]
 
-    def _look(self, context: Sequence[int], limit: int) -> None:
+    def _look(self, context: Sequence[int], limit: int) -> list[_Line]:
         """Ask every free source."""
+        lines = []
         for source in self.free:
             proposal = source.drafter.propose(context, limit, _always)
-            if not proposal.tokens:
-                continue
-            rate = source.chances.rate
-            reach, gain, chance, total = [1.0], [0.0], 1.0, 0.0
-            for confidence in proposal.confidence:
-                chance *= rate(confidence)
-                total += chance
-                reach.append(chance)
-                gain.append(total)
-                if chance < HOPELESS:
-                    break
-            self._looks.append(_Look(source, proposal, reach, gain))
+            if proposal.tokens:
+                line = _Line()
+                line.add(source.drafter.name, proposal, source.chances.rate)
+                lines.append(line)
+                self._looks.append((source, proposal))
+        return lines
 
-    def _choose(self, context: Sequence[int], front: list[tuple[int, float]]) -> _Option:
-        """The option of the highest value."""
+    def _pick(self, lines: Sequence[_Line], front: Front, least: float) -> _Pick:
+        """The most valuable way to go on; a plain pass unless a line is worth `least` more."""
         rate = self._tokens / self._seconds
-        best = _Option(1 - rate * front[0][1] + LEAST_GAIN)
-        for i, look in enumerate(self._looks):
-            gain = look.gain
-            longest = len(gain) - 1
+        best = _Pick(1 - rate * front[0][1] + least)
+        for line in lines:
+            longest, gain = len(line), line.gain
+            if self.drawn and self._drafted:  # what was drawn may not be dropped for what it is
+                front = [next((f for f in front if f[0] > longest), (longest + 1, front[-1][1]))] * 2
+                best = _Pick(-math.inf)
             for width, seconds in front[1:]:
                 kept = min(width - 1, longest)
                 value = 1 + gain[kept] - rate * seconds
                 if value > best.value:
-                    best = _Option(value, width, i, kept)
+                    best = _Pick(value, line, kept, width)
                 if width > longest:
                     break
-        for costly in self.costly:
-            if costly.opened:
-                self._consider(costly, context, front, rate, best)
+            if self.drawn and self._drafted:
+                break
         return best
 
-    def _consider(
-        self,
-        costly: Costly,
-        context: Sequence[int],
-        front: list[tuple[int, float]],
-        rate: float,
-        best: _Option,
-    ) -> None:
-        """Put `costly` into `best` if it, alone or behind a free source, has the higher value."""
-        right = costly.right[costly.state].value
-        unseen = costly.drafter.unseen(context)
-        starts = [(-1, 0, 1.0, 0.0)]
-        for i, look in enumerate(self._looks):
-            kept = next((k for k, chance in enumerate(look.reach) if chance < 0.5), len(look.reach)) - 1
-            if kept:
-                starts.append((i, kept, look.reach[kept], look.gain[kept]))
-        for first, kept, reach, gain in starts:
-            for width, seconds in front[1:]:
-                guesses = width - 1 - kept
-                if guesses < 1:
-                    continue
-                more = reach * right * (1 - right**guesses) / (1 - right) if right < 1 else reach * guesses
-                value = 1 + gain + more - rate * (seconds + costly.cost.seconds(guesses, unseen + kept))
-                if value > best.value:
-                    best.value, best.width, best.first, best.kept, best.then = (
-                        value,
-                        width,
-                        first,
-                        kept,
-                        costly,
-                    )
-        if best.then is not costly and costly.idle >= costly.probe_after and front[-1][0] >= 3:
-            best.value, best.width, best.first, best.kept, best.then = best.value, 3, -1, 0, costly
-            costly.probe_after = min(2 * costly.probe_after, PROBE_LATEST)
-
-    def _compute(self, context: Sequence[int], front: list[tuple[int, float]], option: _Option) -> Attempt:
-        """Let a costly source guess while another guess pays, then keep what is worth checking."""
-        costly, rate = option.then, self._tokens / self._seconds
-        assert costly is not None
-        look = self._looks[option.first] if option.kept else None
-        first = _cut(look.proposal, option.kept) if look else Proposal()
-        start_reach, start_gain = (look.reach[option.kept], look.gain[option.kept]) if look else (1.0, 0.0)
-        reach, gain = [start_reach], [start_gain]
-        usual = costly.right[costly.state].value
-
-        def go_on(confidence: float) -> bool:
-            reach.append(reach[-1] * costly.chances.rate(confidence))
-            gain.append(gain[-1] + reach[-1])
-            return self._pays(
-                front, option.kept + len(reach), reach[-1], usual, rate * costly.cost.guess, rate
-            )
-
-        unseen = costly.drafter.unseen(context) + option.kept
-        started = self.clock()
-        limit = max(front[-1][0] - 1 - option.kept, 1)
-        more = costly.drafter.extend(context, first.tokens, limit, go_on)
-        seconds = self.clock() - started
-        costly.cost.observe(len(more.tokens), unseen, seconds)
-        costly.idle = 0
-        self._drafted = (costly, option.kept, more, len(reach), seconds)
-        kept, width = self._keep(front, look, option.kept, gain, len(more.tokens), rate)
-        name = costly.drafter.name
-        if kept <= option.kept:
-            return self._without(look, kept, width)
-        proposal = joined(first, _cut(more, kept - option.kept)) if look else _cut(more, kept)
-        return Attempt(f"{look.source.drafter.name}+{name}" if look else name, proposal, width)
-
-    def _pays(
-        self, front: list[tuple[int, float]], size: int, reach: float, usual: float, guess: float, rate: float
-    ) -> bool:
-        """Whether going on from a pass of `size` tokens pays at some wider width."""
-        here = next((seconds for width, seconds in front if width >= size), front[-1][1])
-        expected, ahead = 0.0, reach
-        done = size
-        for width, seconds in front:
-            if width <= size:
+    def _start(
+        self, costly: Costly, context: Sequence[int], lines: Sequence[_Line], front: Front, pick: _Pick
+    ) -> _Line | None:
+        """From where `costly` should guess: the likely part of a line, or the empty one. None: not at all."""
+        rate = self._tokens / self._seconds
+        unseen = 1 + (costly.drafter.unseen(context) - 1) * AMORTISE
+        widths = np.array([width for width, _ in front])
+        seconds = rate * np.array([s for _, s in front])
+        gains = costly.outlook.gains(front[-1][0] - 1)
+        best, start = pick.value, None
+        for line in (_Line(), *map(_likely, lines)):
+            kept = len(line)
+            usable = widths > kept + 1
+            if (start is not None and not kept) or not usable.any():
                 continue
+            guesses = widths[usable] - 1 - kept
+            more = line.reach[-1] * gains[:, guesses - 1]
+            more = more - seconds[usable] - rate * costly.cost.guess * (guesses - 1)
+            value = 1 + line.gain[-1] + more.max(axis=1)
+            if not self.drawn:
+                value = np.maximum(value, pick.value)
+            expected = float(costly.outlook.shares @ value) - rate * costly.cost.seconds(1, unseen + kept)
+            if expected > best:
+                best, start = expected, line
+        if start is None and costly.idle >= costly.probe_after and front[-1][0] >= 3:
+            costly.probe_after = min(2 * costly.probe_after, PROBE_LATEST)
+            return _Line()
+        return start
+
+    def _compute(self, costly: Costly, context: Sequence[int], line: _Line, front: Front) -> _Line:
+        """Let a costly source go on behind `line` while another guess pays, and free ones behind that."""
+        kept, rate = len(line), self._tokens / self._seconds
+        unseen = costly.drafter.unseen(context) + kept
+        guesses: list[Guess] = []
+        reach, tokens = line.reach[-1], list(line.proposal.tokens)
+        tail = Proposal()
+        started = self.clock()
+        for guess in costly.drafter.follow(context, line.proposal.tokens):
+            guesses.append(guess)
+            tokens.append(guess.token)
+            reach *= costly.chances.rate(guess.confidence)
+            size = len(tokens) + 1
+            if size >= front[-1][0]:
+                break
+            tail = self._tail(tokens, front[-1][0] - size)
+            if tail.tokens and tail.confidence[0] > TAKE_OVER:
+                break
+            usual = costly.outlook.after(guess.confidence)
+            if not self._pays(front, size, reach, usual, rate * costly.cost.guess):
+                break
+        costly.cost.observe(len(guesses), unseen, self.clock() - started)
+        costly.idle = 0
+        proposal = proposal_of(guesses)
+        self._drafted = costly, kept, tuple(line.proposal.tokens), proposal
+        whole = line.cut(kept)
+        whole.add(costly.drafter.name, proposal, costly.chances.rate)
+        if tail.tokens and len(whole) == len(tokens):
+            source = self.free[0]
+            whole.add(source.drafter.name, tail, source.chances.rate)
+        return whole
+
+    def _tail(self, tokens: Sequence[int], limit: int) -> Proposal:
+        """What the first free source would guess behind `tokens`, if it can tell."""
+        peek = getattr(self.free[0].drafter, "peek", None) if self.free else None
+        return peek(tokens, limit) if peek else Proposal()
+
+    def _pays(self, front: Front, size: int, reach: float, usual: float, guess: float) -> bool:
+        """Whether going on from a pass of `size` tokens pays at some wider width; `guess` in tokens."""
+        rate = self._tokens / self._seconds
+        here = next((seconds for width, seconds in front if width >= size), front[-1][1])
+        expected, ahead, done = 0.0, reach, size
+        for width, seconds in front:
             while done < width:
                 ahead *= usual
                 expected += ahead
                 done += 1
-            if expected > rate * (seconds - here) + guess * (width - size):
+            if width > size and expected > rate * (seconds - here) + guess * (width - size):
                 return True
         return False
-
-    def _keep(
-        self,
-        front: list[tuple[int, float]],
-        look: _Look | None,
-        kept: int,
-        gain: list[float],
-        guesses: int,
-        rate: float,
-    ) -> tuple[int, int]:
-        """How many of the guesses to check, and at which width. All of them if they were drawn."""
-        whole = kept + guesses
-        if self.drawn:
-            return whole, next((width for width, _ in front if width > whole), whole + 1)
-        gains = [*(look.gain[:kept] if look else ()), *gain]
-        best, choice = 1 - rate * front[0][1], (0, 1)
-        for width, seconds in front[1:]:
-            k = min(width - 1, whole)
-            value = 1 + gains[k] - rate * seconds
-            if value > best:
-                best, choice = value, (k, width)
-            if width > whole:
-                break
-        return choice
-
-    def _without(self, look: _Look | None, kept: int, width: int) -> Attempt:
-        if not kept or look is None:
-            return Attempt(why=COSTS_MORE)
-        return Attempt(look.source.drafter.name, _cut(look.proposal, kept), width)
 
     def _open(self, context: Sequence[int], room: int, front: list[tuple[int, float]]) -> float:
         """Open the sources that repay it over the rest of the answer twice; seconds that took."""
@@ -358,10 +360,10 @@ class Scheduler:
 
     def _saves(self, costly: Costly, front: list[tuple[int, float]]) -> float:
         """Seconds a token that the source is expected to save against what is reached of late."""
-        right = min(costly.right[0].value, 0.999)
+        gain = costly.outlook.shares @ costly.outlook.gains(front[-1][0] - 1)
         best = max(
-            (1 - right**width) / (1 - right) / (seconds + (width - 1) * costly.cost.guess)
-            for width, seconds in front
+            (1 + float(gain[width - 2])) / (seconds + (width - 1) * costly.cost.guess)
+            for width, seconds in front[1:]
         )
         return 1 / self.rate - 1 / best
 
@@ -376,9 +378,9 @@ class Scheduler:
         self._until_plain = REFRESH if step.width == 1 else self._until_plain - 1
         if self._drafted is None:
             self._looking += 0.1 * (step.seconds_draft - self._looking)
-        for look in self._looks:
-            _judge(look.source.chances, look.proposal, step.tokens)
-            if look.proposal.confidence[0] >= LONG_MATCH:
+        for source, proposal in self._looks:
+            _judge(source.chances, proposal, step.tokens)
+            if proposal.confidence[0] >= LONG_MATCH:
                 self._rearm()
         for costly in self.costly:
             costly.idle += 1
@@ -389,20 +391,21 @@ class Scheduler:
 
     def _learn_drafted(self, step: Step) -> None:
         assert self._drafted is not None
-        costly, offset, proposal, _, _ = self._drafted
-        first = self._looks[0].proposal.tokens[:offset] if offset else ()
-        if tuple(first) != step.tokens[:offset] or len(step.tokens) <= offset:
+        costly, offset, before, proposal = self._drafted
+        if before != step.tokens[:offset] or len(step.tokens) <= offset:
             return
         right, judged = _judge(costly.chances, proposal, step.tokens[offset:])
-        usual = costly.right[costly.state]
-        for i in range(judged):
-            usual.learn(i < right)
         if judged:
-            costly.state = 0 if right == judged else 1 if right else 2
+            costly.outlook.learn(proposal.confidence, right, judged)
 
     def _rearm(self) -> None:
         for costly in self.costly:
             costly.rearm()
+
+
+def _likely(line: _Line) -> _Line:
+    """The part of a line that is more likely right than not."""
+    return line.cut(next((k for k, chance in enumerate(line.reach) if chance < 0.5), len(line.reach)) - 1)
 
 
 def _always(_confidence: float) -> bool:

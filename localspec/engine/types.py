@@ -6,9 +6,9 @@ Its last token is not yet in the model's cache: the next pass evaluates it toget
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,6 +170,14 @@ class Drafter(Protocol):
         """
 
 
+class Guess(NamedTuple):
+    """One guess, what its source thinks of it, and the law it was drawn from (None: a point mass)."""
+
+    token: int
+    confidence: float
+    dist: Dist | None = None
+
+
 class Sequential(Drafter, Protocol):
     """A source that computes its guesses one after another, and can go on from guesses of another source."""
 
@@ -183,10 +191,15 @@ class Sequential(Drafter, Protocol):
     def open(self, context: Sequence[int]) -> None:
         """Load what it needs and read all of `context` but the last token."""
 
-    def extend(
-        self, context: Sequence[int], guessed: Sequence[int], limit: int, go_on: Callable[[float], bool]
-    ) -> Proposal:
-        """As `propose`, but for what follows `context` and `guessed`. Only the new guesses are returned."""
+    def follow(self, context: Sequence[int], guessed: Sequence[int]) -> Iterator[Guess]:
+        """What follows `context` and `guessed`, one guess at a time: stop asking when no more is wanted."""
+
+
+class Peeking(Drafter, Protocol):
+    """A source whose guesses cost nothing, and that can tell what it would guess further on."""
+
+    def peek(self, guessed: Sequence[int], limit: int) -> Proposal:
+        """At most `limit` guesses to follow the context of the last `propose` and `guessed`."""
 
 
 @dataclass(frozen=True, slots=True)
