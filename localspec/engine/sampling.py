@@ -49,6 +49,14 @@ class Sampler:
         noise = gumbel(self.sampling.seed, position, dist.ids)
         return int(dist.ids[np.argmax(np.log(dist.probs) + noise)])
 
+    def draw_with_lead(self, dist: Dist, position: int) -> tuple[int, float]:
+        """As `draw`, and by how much log p + noise of the token exceeds the next best one (inf: no other)."""
+        if len(dist.ids) == 1:
+            return int(dist.ids[0]), math.inf
+        score = np.log(dist.probs) + gumbel(self.sampling.seed, position, dist.ids)
+        second, first = np.argpartition(score, -2)[-2:]
+        return int(dist.ids[first]), float(score[first] - score[second])
+
     def dist(self, row: Logits, history: Sequence[int]) -> Dist:
         """The law of the next token after the whole chain. Raises BadLogits on NaN."""
         temperature = self.sampling.temperature

@@ -10,7 +10,7 @@ they say of their guesses, never by name.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,6 +37,9 @@ AMORTISE = 0.25
 LONG_MATCH = 0.85
 """Confidence of a free source that wakes the others: the text has begun to repeat."""
 STAKE = 0.5
+CONFIRMED = 0.93
+"""How often a guess is right that two sources make."""
+ALONE, AGREED, CONTRADICTED = range(3)
 TAKE_OVER = 0.9
 """Confidence from which on a free source takes over from a costly one."""
 TYPICAL_ANSWER = 256
@@ -60,13 +63,15 @@ class Free:
 class Costly:
     """A source that computes its guesses one after another.
 
-    `prior`: how often it is expected to be right. `idle`: steps since it last guessed.
+    `chances`: for guesses about which the free sources say nothing, the same, something else. `agrees`: how
+    often they say the same, by their confidence. `prior`: how often it is expected to be right. `idle`: steps since it last guessed.
     """
 
     drafter: Sequential
     cost: DraftCost
-    chances: Chances = field(default_factory=Chances)
+    chances: Sequence[Chances] = field(default_factory=lambda: [Chances() for _ in range(3)])
     prior: float = 0.7
+    agrees: Chances = field(default_factory=Chances)
     outlook: Outlook = field(init=False)
     idle: int = field(default=0, init=False)
     probe_after: int = field(default=PROBE_AFTER, init=False)
@@ -74,7 +79,7 @@ class Costly:
     why: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
-        self.outlook = Outlook(self.chances, self.prior)
+        self.outlook = Outlook(self.chances[ALONE], self.prior)
 
     def rearm(self) -> None:
         """Something happened after which it may do better."""
@@ -103,11 +108,11 @@ class _Line:
             [part for i, part in enumerate(parts) if part[1] > (parts[i - 1][1] if i else 0)],
         )
 
-    def add(self, name: str, proposal: Proposal, rate: Callable[[float], float]) -> None:
-        """Put the guesses of `proposal` behind the line, while they have any chance."""
+    def add(self, name: str, proposal: Proposal, rates: Iterable[float]) -> None:
+        """Put the guesses of `proposal` behind the line, while they have any chance; `rates`: of each."""
         chance, total = self.reach[-1], self.gain[-1]
-        for confidence in proposal.confidence:
-            chance *= rate(confidence)
+        for rate in rates:
+            chance *= rate
             total += chance
             self.reach.append(chance)
             self.gain.append(total)
@@ -132,6 +137,16 @@ class _Pick:
     line: _Line = field(default_factory=_Line)
     kept: int = 0
     width: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Drafted:
+    """What a costly source guessed at this step, behind which guesses of others, and what those thought."""
+
+    source: Costly
+    before: tuple[int, ...]
+    proposal: Proposal
+    kinds: Sequence[int]
 
 
 Front = list[tuple[int, float]]
@@ -163,7 +178,7 @@ class Scheduler:
         self._tokens, self._seconds = 30.0, 30.0 * plain  # of late; their ratio is the rate
         self._looking = 0.0  # seconds a step takes that only looks
         self._looks: list[tuple[Free, Proposal]] = []
-        self._drafted: tuple[Costly, int, tuple[int, ...], Proposal] | None = None  # behind which guesses
+        self._drafted: _Drafted | None = None
         self._until_plain = 0  # the first pass of a session measures
         self._answered, self._answers, self._turn = float(TYPICAL_ANSWER), 1, 0
 
@@ -207,7 +222,7 @@ class Scheduler:
         for costly in self.costly:
             start = self._start(costly, context, lines, front, pick) if costly.opened else None
             if start is not None:
-                pick = self._pick([self._compute(costly, context, start, front), *lines], front, 0.0)
+                pick = self._pick([self._compute(costly, context, start, lines, front)], front, 0.0)
                 break
         if not pick.kept:
             why = COSTS_MORE if lines or self._drafted else NOTHING_TO_COPY
@@ -233,7 +248,7 @@ class Scheduler:
             proposal = source.drafter.propose(context, limit, _always)
             if proposal.tokens:
                 line = _Line()
-                line.add(source.drafter.name, proposal, source.chances.rate)
+                line.add(source.drafter.name, proposal, map(source.chances.rate, proposal.confidence))
                 lines.append(line)
                 self._looks.append((source, proposal))
         return lines
@@ -264,46 +279,73 @@ class Scheduler:
         """From where `costly` should guess: the likely part of a line, or the empty one. None: not at all."""
         rate = self._tokens / self._seconds
         unseen = 1 + (costly.drafter.unseen(context) - 1) * AMORTISE
-        widths = np.array([width for width, _ in front])
-        seconds = rate * np.array([s for _, s in front])
-        gains = costly.outlook.gains(front[-1][0] - 1)
+        expected = self._alone(costly, _Line(), front, 1 - rate * front[0][1])
         best, start = pick.value, None
-        for line in (_Line(), *map(_likely, lines)):
-            kept = len(line)
-            usable = widths > kept + 1
-            if (start is not None and not kept) or not usable.any():
-                continue
-            guesses = widths[usable] - 1 - kept
-            more = line.reach[-1] * gains[:, guesses - 1]
-            more = more - seconds[usable] - rate * costly.cost.guess * (guesses - 1)
-            value = 1 + line.gain[-1] + more.max(axis=1)
-            if not self.drawn:
-                value = np.maximum(value, pick.value)
-            expected = float(costly.outlook.shares @ value) - rate * costly.cost.seconds(1, unseen + kept)
-            if expected > best:
-                best, start = expected, line
+        if lines:
+            agree = costly.agrees.rate(lines[0].proposal.confidence[0])
+            confirmed = max(self._confirmed(lines[0], front), pick.value)
+            expected = agree * confirmed + (1 - agree) * expected
+        expected -= rate * costly.cost.seconds(1, unseen)
+        if expected > best:
+            best, start = expected, _Line()
+        for line in map(_likely, lines):
+            if len(line):
+                value = self._alone(costly, line, front, pick.value)
+                value -= rate * costly.cost.seconds(1, unseen + len(line))
+                if value > best:
+                    best, start = value, line
         if start is None and costly.idle >= costly.probe_after and front[-1][0] >= 3:
             costly.probe_after = min(2 * costly.probe_after, PROBE_LATEST)
             return _Line()
         return start
 
-    def _compute(self, costly: Costly, context: Sequence[int], line: _Line, front: Front) -> _Line:
+    def _alone(self, costly: Costly, line: _Line, front: Front, otherwise: float) -> float:
+        """What guesses of `costly` behind `line` are worth, when what the first one says decides how many it
+        makes, and nothing it says can make things worse than `otherwise`."""
+        rate, kept = self._tokens / self._seconds, len(line)
+        gains = costly.outlook.gains(front[-1][0] - 1)
+        behind = [(width, seconds) for width, seconds in front if width > kept + 1]
+        if not behind:
+            return otherwise
+        widths, seconds = np.array(behind).T
+        guesses = widths.astype(int) - 1 - kept
+        more = line.reach[-1] * gains[:, guesses - 1] - rate * (seconds + costly.cost.guess * (guesses - 1))
+        value = 1 + line.gain[-1] + more.max(axis=1)
+        return float(costly.outlook.shares @ (value if self.drawn else np.maximum(value, otherwise)))
+
+    def _confirmed(self, line: _Line, front: Front) -> float:
+        """What a line is worth whose first guess another source makes too."""
+        rate = self._tokens / self._seconds
+        factor = CONFIRMED / line.reach[1]
+        return max(
+            1 + factor * line.gain[min(width - 1, len(line))] - rate * seconds for width, seconds in front[1:]
+        )
+
+    def _compute(
+        self, costly: Costly, context: Sequence[int], line: _Line, lines: list[_Line], front: Front
+    ) -> _Line:
         """Let a costly source go on behind `line` while another guess pays, and free ones behind that."""
-        kept, rate = len(line), self._tokens / self._seconds
-        unseen = costly.drafter.unseen(context) + kept
+        rate = self._tokens / self._seconds
+        unseen = costly.drafter.unseen(context) + len(line)
+        widest = front[-1][0]
+        tokens = list(line.proposal.tokens)
+        tail = lines[0].proposal if lines and not tokens else self._tail(tokens, widest - 1 - len(tokens))
         guesses: list[Guess] = []
-        reach, tokens = line.reach[-1], list(line.proposal.tokens)
-        tail = Proposal()
+        kinds: list[int] = []
+        reach = line.reach[-1]
         started = self.clock()
         for guess in costly.drafter.follow(context, line.proposal.tokens):
+            kind = ALONE if not tail.tokens else AGREED if tail.tokens[0] == guess.token else CONTRADICTED
             guesses.append(guess)
+            kinds.append(kind)
             tokens.append(guess.token)
-            reach *= costly.chances.rate(guess.confidence)
+            reach *= costly.chances[kind].rate(_backed(guess.confidence, kind))
             size = len(tokens) + 1
-            if size >= front[-1][0]:
+            if size >= widest:
+                tail = Proposal()
                 break
-            tail = self._tail(tokens, front[-1][0] - size)
-            if tail.tokens and tail.confidence[0] > TAKE_OVER:
+            tail = self._tail(tokens, widest - size)
+            if kind == AGREED and tail.tokens and tail.confidence[0] > TAKE_OVER:
                 break
             usual = costly.outlook.after(guess.confidence)
             if not self._pays(front, size, reach, usual, rate * costly.cost.guess):
@@ -311,12 +353,15 @@ class Scheduler:
         costly.cost.observe(len(guesses), unseen, self.clock() - started)
         costly.idle = 0
         proposal = proposal_of(guesses)
-        self._drafted = costly, kept, tuple(line.proposal.tokens), proposal
-        whole = line.cut(kept)
-        whole.add(costly.drafter.name, proposal, costly.chances.rate)
-        if tail.tokens and len(whole) == len(tokens):
+        self._drafted = _Drafted(costly, tuple(line.proposal.tokens), proposal, kinds)
+        whole = line.cut(len(line))
+        rates = [
+            costly.chances[k].rate(_backed(c, k)) for c, k in zip(proposal.confidence, kinds, strict=True)
+        ]
+        whole.add(costly.drafter.name, proposal, rates)
+        if tail.tokens and len(whole) == len(tokens) and not self.drawn:
             source = self.free[0]
-            whole.add(source.drafter.name, tail, source.chances.rate)
+            whole.add(source.drafter.name, tail, map(source.chances.rate, tail.confidence))
         return whole
 
     def _tail(self, tokens: Sequence[int], limit: int) -> Proposal:
@@ -385,22 +430,43 @@ class Scheduler:
         for costly in self.costly:
             costly.idle += 1
         if self._drafted:
-            self._learn_drafted(step)
+            self._learn_drafted(self._drafted, step.tokens)
         if any(map(self.wakes, step.tokens)):
             self._rearm()
 
-    def _learn_drafted(self, step: Step) -> None:
-        assert self._drafted is not None
-        costly, offset, before, proposal = self._drafted
-        if before != step.tokens[:offset] or len(step.tokens) <= offset:
+    def _learn_drafted(self, drafted: _Drafted, emitted: Sequence[int]) -> None:
+        costly, offset = drafted.source, len(drafted.before)
+        if self._looks and not offset:
+            first = self._looks[0][1]
+            costly.agrees.learn(first.confidence[0], drafted.kinds[:1] == [AGREED])
+        if drafted.before != emitted[:offset]:
             return
-        right, judged = _judge(costly.chances, proposal, step.tokens[offset:])
+        right = judged = 0
+        for guess, confidence, kind, token in zip(
+            drafted.proposal.tokens,
+            drafted.proposal.confidence,
+            drafted.kinds,
+            emitted[offset:],
+            strict=False,
+        ):
+            judged += 1
+            costly.chances[kind].learn(_backed(confidence, kind), guess == token)
+            if guess != token:
+                break
+            right += 1
         if judged:
-            costly.outlook.learn(proposal.confidence, right, judged)
+            costly.outlook.learn(drafted.proposal.confidence, right, judged)
 
     def _rearm(self) -> None:
         for costly in self.costly:
             costly.rearm()
+
+
+def _backed(confidence: float, kind: int) -> float:
+    """The confidence of a guess once it is known what a free source guesses there."""
+    if kind == AGREED:
+        return (1 + confidence) / 2
+    return 0.95 * confidence if kind == CONTRADICTED else confidence
 
 
 def _likely(line: _Line) -> _Line:
