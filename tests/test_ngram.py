@@ -129,63 +129,164 @@ def test_memory() -> None:
     assert bytes_a_token([i % 50 for i in range(8192)]) < 60
 
 
-def expected_draft(text: list[int], limit: int, min_match: int) -> list[int]:
+def continued(text: Sequence[int], end: int, limit: int) -> list[int]:
+    """`limit` tokens copied from position `end` on, past the end of the text from the copy itself."""
+    copy = list(text)
+    for j in range(limit):
+        copy.append(copy[end + j])
+    return copy[len(text) :]
+
+
+def expected_draft(text: list[int], limit: int) -> list[int]:
     length, end = list(matches(text))[-1] if text else (0, 0)
-    draft = list(text)
-    for j in range(min(limit, length) if length >= min_match else 0):
-        draft.append(draft[end + j])
-    return draft[len(text) :]
+    return continued(text, end, limit) if length else []
 
 
-@given(repetitive_texts, st.integers(0, 40), st.integers(1, 4))
+@given(repetitive_texts, st.integers(0, 40))
 @settings(max_examples=200, deadline=None)
-def test_draft_copies_what_followed_the_match(text: list[int], limit: int, min_match: int) -> None:
-    drafter = NgramDrafter(min_match)
+def test_draft_copies_what_followed_the_match(text: list[int], limit: int) -> None:
+    drafter = NgramDrafter()
     drafter.begin(text)
-    assert propose(drafter, text, limit) == expected_draft(text, limit, min_match)
+    assert propose(drafter, text, limit) == expected_draft(text, limit)
 
 
-def test_draft_is_as_long_as_the_match() -> None:
+def test_draft_fills_the_limit_whatever_the_match() -> None:
     context = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]
-    assert propose(NgramDrafter(), context) == [4, 5, 6]
+    assert propose(NgramDrafter(), context) == [*range(4, 10), 1, 2, 3, *range(4, 10), 1]
     assert propose(NgramDrafter(), context, limit=2) == [4, 5]
     assert propose(NgramDrafter(), context, limit=0) == []
-
-
-def test_short_matches_are_not_drafted_unless_asked() -> None:
-    context = [1, 2, 3, 4, 5, 1, 2]
-    assert propose(NgramDrafter(), context) == []
-    assert propose(NgramDrafter(min_match=2), context) == [3, 4]
-    assert propose(NgramDrafter(min_match=0), [1, 2, 3]) == []
-
-
-def test_fill_limit_drafts_every_match_to_the_limit() -> None:
-    assert propose(NgramDrafter(fill_limit=True), [1, 2, 3, 4, 5, 1], limit=4) == [2, 3, 4, 5]
-    assert propose(NgramDrafter(fill_limit=True), [1, 2, 3, 4, 5], limit=4) == []
+    assert propose(NgramDrafter(), [1, 2, 3, 4, 5, 1], limit=4) == [2, 3, 4, 5]
+    assert propose(NgramDrafter(), [1, 2, 3, 4, 5], limit=4) == []
+    assert propose(NgramDrafter(), [], limit=4) == []
 
 
 def test_repeating_pattern_is_drafted_past_the_end() -> None:
-    assert propose(NgramDrafter(), [1, 2, 3, 1, 2, 3, 1, 2, 3, 1]) == [2, 3, 1, 2, 3, 1, 2]
-    assert propose(NgramDrafter(fill_limit=True), [5, 5], limit=6) == [5] * 6
+    assert propose(NgramDrafter(), [1, 2, 3, 1, 2, 3, 1], limit=7) == [2, 3, 1, 2, 3, 1, 2]
+    assert propose(NgramDrafter(), [5, 5], limit=6) == [5] * 6
 
 
-def test_confidence_is_the_prior_of_the_growing_match() -> None:
-    proposal = NgramDrafter().propose([1, 2, 3, 4, 9, 8, 7, 6, 1, 2, 3, 4], 16, yes)
-    assert proposal == Proposal([9, 8, 7, 6], [0.73, 0.78, 0.78, 0.82])
-    assert NgramDrafter(fill_limit=True).propose([1, 2, 1], 1, yes).confidence == [0.28]
-    assert NgramDrafter().propose([1] * 90, 1, yes).confidence == [0.98]
+def matched(length: int) -> list[int]:
+    """A context that ends with a match of `length` tokens and no longer one; nothing was copied before."""
+    return [*range(length), 900, 901, *range(length)]
 
 
-def test_go_on_is_asked_after_each_guess_and_the_refused_one_is_kept() -> None:
-    asked: list[float] = []
+def confidence_of(length: int, limit: int = 1) -> list[float]:
+    return list(NgramDrafter().propose(matched(length), limit, yes).confidence)
 
-    def twice(confidence: float) -> bool:
-        asked.append(confidence)
-        return len(asked) < 2
 
-    proposal = NgramDrafter().propose([1, 2, 3, 4, 9, 8, 7, 6, 1, 2, 3, 4], 16, twice)
-    assert proposal.tokens == [9, 8]
-    assert asked == proposal.confidence
+def test_confidence_is_that_of_the_growing_match() -> None:
+    first = [confidence_of(length)[0] for length in range(1, 40)]
+    assert first == sorted(first)
+    assert 0.1 < first[0] < 0.5
+    assert 0.9 < first[-1] < 1.0
+    assert len({first[i] for i in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)}) == 10
+    for length in (1, 3, 12, 30):
+        proposal = NgramDrafter().propose(matched(length), 8, yes)
+        assert proposal.confidence == [confidence_of(length + i)[0] for i in range(8)]
+        assert len(proposal.tokens) == 8
+        assert proposal.dists is None
+
+
+def test_every_guess_of_a_long_draft_has_a_confidence() -> None:
+    proposal = NgramDrafter().propose([1] * 300, 63, yes)
+    assert len(proposal.confidence) == len(proposal.tokens) == 63
+
+
+PAGE = list(range(100, 200))
+
+
+def after_copying(place: int, length: int, *, copied: bool) -> list[float]:
+    """Confidence in a match of `length` tokens of a page at `place`, after its tokens 20 to 30 were copied,
+    which the drafter has seen itself or not."""
+    drafter = NgramDrafter()
+    context = [*PAGE, 7, *PAGE[20:30]]
+    if copied:
+        assert propose(drafter, context, 3) == PAGE[30:33]
+    context += [8, *PAGE[place : place + length]]
+    return list(drafter.propose(context, 1, yes).confidence)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_short_matches_near_the_place_copied_last_are_trusted_more(length: int) -> None:
+    for place in (30, 31, 45, 70):
+        assert after_copying(place, length, copied=True) > after_copying(place, length, copied=False)
+    for place in (2, 90):
+        assert after_copying(place, length, copied=True) == after_copying(place, length, copied=False)
+
+
+def test_begin_on_another_text_forgets_what_was_copied() -> None:
+    drafter = NgramDrafter()
+    propose(drafter, [*PAGE, 7, *PAGE[20:30]])
+    context = [8, *PAGE, 9, PAGE[31]]
+    drafter.begin(context)
+    assert drafter.propose(context, 1, yes).confidence == confidence_of(1)
+
+
+def test_go_on_is_never_asked_since_guesses_cost_nothing() -> None:
+    def never(confidence: float) -> bool:
+        raise AssertionError("asked")
+
+    assert NgramDrafter().propose(matched(4), 5, never).tokens == [900, 901, 0, 1, 2]
+
+
+def occurrences(text: Sequence[int], more: Sequence[int]) -> tuple[int, set[int]]:
+    """The longest suffix of `text` + `more` that occurs in `text`, and where it ends there."""
+    whole = [*text, *more]
+    for length in range(len(text), 0, -1):
+        suffix = whole[len(whole) - length :]
+        ends = {e for e in range(length, len(text) + 1) if list(text[e - length : e]) == suffix}
+        if ends:
+            return length, ends
+    return 0, set()
+
+
+short_texts = st.one_of(random_texts, repetitive_texts.map(lambda text: text[:60]))
+few_tokens = st.lists(st.integers(0, 3), min_size=1, max_size=8)
+
+
+@given(short_texts, few_tokens)
+@settings(max_examples=400, deadline=None)
+def test_after_finds_the_longest_suffix_with_more_tokens_behind_the_text(
+    text: list[int], more: list[int]
+) -> None:
+    index = SuffixAutomaton()
+    index.extend(text)
+    before = index.match_length, index.match_end
+    length, end = index.after(more)
+    found, ends = occurrences(text, more)
+    assert length == found
+    assert end in ends if ends else end == 0
+    assert (index.match_length, index.match_end, list(index.tokens)) == (*before, text)
+    index.extend(more)  # and its further growth is undisturbed
+    assert (index.match_length, index.match_end) == list(matches([*text, *more]))[-1]
+
+
+@given(short_texts, few_tokens, st.integers(0, 12))
+@settings(max_examples=400, deadline=None)
+def test_peek_guesses_what_follows_behind_guesses(text: list[int], more: list[int], limit: int) -> None:
+    drafter = NgramDrafter()
+    drafter.begin(text)
+    drafter.propose(text, 4, yes)
+    proposal = drafter.peek(more, limit)
+    length, ends = occurrences(text, more)
+    ways = [continued(text, end, limit) for end in ends if end < len(text)]
+    if list(proposal.tokens):
+        assert list(proposal.tokens) in ways
+        assert len(proposal.confidence) == len(proposal.tokens) == limit
+        assert proposal.confidence[0] >= confidence_of(length)[0]
+    else:  # what it found last is the end of the text
+        assert not limit or not ways or len(text) in ends
+    assert propose(drafter, text) == expected_draft(text, 16)
+
+
+def test_peek_goes_on_from_a_correction() -> None:
+    drafter, page = NgramDrafter(), list(range(10, 40))
+    context = [*page, 1, 10, 11, 12]
+    assert propose(drafter, context, 3) == [13, 14, 15]
+    assert drafter.peek([13, 14], 3).tokens == [15, 16, 17]
+    assert drafter.peek([20], 3).tokens == [21, 22, 23]
+    assert drafter.peek([99], 3) == Proposal()
+    assert drafter.peek([13, 14], 1).confidence == confidence_of(5)
 
 
 def test_begin_appends_to_what_is_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +302,7 @@ def test_begin_appends_to_what_is_indexed(monkeypatch: pytest.MonkeyPatch) -> No
     drafter.begin([1, 2, 3, 4, 5])
     drafter.begin([1, 2, 3, 4, 5, 1, 2, 3])
     assert appended == [[1, 2, 3, 4, 5], [1, 2, 3]]
-    assert propose(drafter, [1, 2, 3, 4, 5, 1, 2, 3]) == [4, 5, 1]
+    assert propose(drafter, [1, 2, 3, 4, 5, 1, 2, 3], 4) == [4, 5, 1, 2]
 
 
 @pytest.mark.parametrize("context", [[], [1, 2, 3, 4], [1, 2, 3, 9, 1, 2, 3], [1, 2, 3, 4, 5, 1, 2, 9] * 2])
@@ -230,7 +331,7 @@ def test_a_step_reads_only_what_is_new() -> None:
     drafter.begin(context)
     context.read = 0
     for step in range(50):
-        assert propose(drafter, context, limit=3) == expected_draft(text, 3, 3)
+        assert propose(drafter, context, limit=3) == expected_draft(text, 3)
         emitted = [1, 2, 3 + step % 3]
         text.extend(emitted)
         context.extend(emitted)
@@ -250,4 +351,4 @@ def test_an_interrupt_leaves_no_half_indexed_text() -> None:
     drafter.begin(context[:5])
     with pytest.raises(KeyboardInterrupt):
         propose(drafter, [*context[:5], Interrupting(1), 2])
-    assert propose(drafter, context) == [4, 1, 2]
+    assert propose(drafter, context, 3) == [4, 1, 2]
