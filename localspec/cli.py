@@ -146,6 +146,72 @@ def chat(
         raise typer.Exit(run(settings, terminal, question, sent, interactive=interactive, as_json=json))
 
 
+BENCH_EPILOG = """
+Examples:
+
+  localspec bench -m model-q8_0.gguf --draft ngram,model-q4_0.gguf --family code --family chat
+
+  localspec bench -m model-q8_0.gguf --force answers.jsonl --curves machines.json --json
+
+Prompts: JSON lines with "prompt" or "turns"; for --force with "prompt" and "output". Curves: {"NAME": {"T":
+{"1": 1.0, "2": 1.1}, "draft": 0.1}}, in passes over one token.
+"""
+
+
+@app.command(epilog=BENCH_EPILOG)
+def bench(
+    model: Annotated[str | None, _setting("model", "As for chat.", "-m", "--model")] = None,
+    draft: Annotated[
+        str | None,
+        _setting("draft", "Who guesses, as for chat; PATH@greedy also guesses greedily. [default: auto]"),
+    ] = None,
+    prompts: Annotated[str | None, typer.Option(help="A file of prompts. [default: built-in ones]")] = None,
+    force: Annotated[str | None, typer.Option(help="A file of prompts with the answers to take.")] = None,
+    family: Annotated[list[str] | None, typer.Option(help="Only prompts of this family. Repeatable.")] = None,
+    temps: Annotated[str | None, typer.Option(help="Temperatures. [default: 0,0.8, with --force 0]")] = None,
+    tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Longest answer.")] = 400,
+    per_family: Annotated[int | None, typer.Option(min=1, help="Prompts of each family at most.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each setting.")] = 2,
+    settings: Annotated[
+        str | None, typer.Option(help="none, ngram-7, draft-4, hybrid, auto, ... [default: all usual ones]")
+    ] = None,
+    curves: Annotated[str | None, typer.Option(help="Cost tables for virtual clocks.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    png: Annotated[str | None, typer.Option(help="Also draw the measurements into this file.")] = None,
+    seed: Annotated[int | None, _setting("seed", "[default: 0]")] = None,
+    ctx: Annotated[int | None, _setting("ctx", "Context. [default: the model's, at most 8192]")] = None,
+    threads: Annotated[
+        int | None, _setting("threads", "[default: physical cores]", "-t", "--threads")
+    ] = None,
+    gpu_layers: Annotated[int | None, _setting("gpu_layers", "[default: what fits]")] = None,
+    kv_type: Annotated[str | None, _setting("kv_type", "Cache: f16, q8_0, ... [default: what fits]")] = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Nothing on stderr but errors.")] = False,
+    verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, help="As for chat.")] = 0,
+) -> None:
+    """How fast is each way of guessing here, against plain decoding and against the possible?"""
+    given = dict(locals())
+    from localspec import config
+
+    terminal = Terminal.standard("auto", -1 if quiet else verbose)
+    with _outcome(terminal):
+        wishes = config.load({name: given[name] for name in config.names() if name in given})
+        terminal.progress("loading ...")
+        from localspec.bench import run
+
+        options = run.Options(
+            prompts=prompts,
+            force=force,
+            families=tuple(family or ()),
+            temps=run.parse_temps(temps) if temps is not None else None,
+            tokens=tokens,
+            per_family=per_family,
+            repeats=repeats,
+            names=tuple(name.strip() for name in settings.split(",")) if settings is not None else None,
+            curves=curves,
+        )
+        raise typer.Exit(run.bench(options, wishes, terminal, as_json=json, png=png))
+
+
 models_app = typer.Typer(
     help="The models there are: listed, described, fetched, deleted, paired.",
     rich_markup_mode=None,

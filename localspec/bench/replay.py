@@ -135,9 +135,10 @@ class PricedDrafter:
 def ask_model(
     drafter: Sequential, text: Sequence[int]
 ) -> Callable[[int, tuple[int, ...]], tuple[int, float]]:
-    """`Guesses.ask` of a real draft on a recorded text."""
+    """`Guesses.ask` of a real draft on a recorded text; the draft's model may serve others in between."""
 
     def ask(place: int, off: tuple[int, ...]) -> tuple[int, float]:
+        drafter.begin(text[:place])
         guess = next(iter(drafter.follow(text[:place], off)), None)
         return (guess.token, guess.confidence) if guess else (-1, 0.0)
 

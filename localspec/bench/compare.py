@@ -1,0 +1,148 @@
+"""How near the scheduler came to the best that was possible on each recorded text, and where the rest went.
+
+The oracle knows every guess beforehand (`engine.oracle`). What a run lost against it adds up exactly over its
+steps: with V(i) the least time from token i on, a step from i that took s and emitted m tokens lost
+s + V(i + m) - V(i). Knows recordings, their replays and prices; nothing of clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from localspec.bench.decode import Measured, Prices
+from localspec.bench.record import Recording
+from localspec.bench.replay import padded
+from localspec.bench.report import ALL, AUTO, PLAIN
+from localspec.bench.settings import DRAFT, LONGEST, UNLIMITED, WARM
+from localspec.drafters import NAMED
+from localspec.engine import oracle
+from localspec.engine.generate import common_prefix
+
+Reach = dict[str, list[int]]
+"""By source: how many guesses in a row are right at each emitted token."""
+
+
+def reach(recording: Recording, free: Sequence[str]) -> Reach:
+    """What every source would have guessed at every place of a text, counted."""
+    text, start = recording.text, recording.n_prompt
+    found: Reach = {}
+    for name in free:
+        drafter = NAMED[name]()
+        drafter.begin(text[:start])
+        found[name] = [
+            common_prefix(drafter.propose(text[:i], LONGEST, lambda _: True).tokens, text[i : i + LONGEST])
+            for i in range(start, len(text))
+        ]
+    if recording.guesses:
+        right = 0
+        backwards = []
+        for i in reversed(range(start, len(text))):
+            right = right + 1 if recording.guesses.after(i, ())[0] == text[i] else 0
+            backwards.append(right)
+        found[DRAFT] = backwards[::-1]
+    return found
+
+
+@dataclass(slots=True)
+class Optimum:
+    """The oracle on one text under one cost table; times in passes over one token."""
+
+    reach: Reach
+    prices: Prices
+    n_tokens: int
+    _rest: dict[int, float] = field(default_factory=dict)
+
+    def after(self, place: int, sources: Sequence[str] = ()) -> float:
+        """V: the least time for the tokens from `place` on; `sources`: with these alone."""
+        if place >= self.n_tokens:
+            return 0.0
+        if not sources and place in self._rest:
+            return self._rest[place]
+        known = {name: right[place:] for name, right in self.reach.items() if name in (sources or self.reach)}
+        follows = [(name, DRAFT) for name in known if name != DRAFT and DRAFT in known]
+        costs = {name: self.cost(name) for name in known}
+        found = oracle.best_schedule(self.n_tokens - place, known, self.prices.curve, costs, follows).seconds
+        if not sources:
+            self._rest[place] = found
+        return found
+
+    def cost(self, source: str) -> float:
+        return self.prices.guess if source == DRAFT else 0.0
+
+    def best_from(self, place: int, source: str) -> float:
+        """The least time from `place` on if `source` guesses next, as much as is best."""
+        curve = self.prices.curve
+        room = min(self.reach[source][place], self.n_tokens - place - 1, max(curve) - 1)
+        return min(
+            k * self.cost(source) + padded(curve, k + 1) + self.after(place + k + 1) for k in range(room + 1)
+        )
+
+
+def lost(measured: Measured, optimum: Optimum) -> dict[str, float]:
+    """What a replay lost, by cause. "silent": nothing was guessed where that would have paid; "source":
+    another one should have guessed; "length": as many guesses as were right would have been better, with all
+    that is lost by steps of two sources. The sum is the whole difference to the oracle.
+    """
+    found = dict.fromkeys(("silent", "source", "length"), 0.0)
+    place = 0
+    for step in measured.steps:
+        here = optimum.after(place)
+        whole = step.seconds + optimum.after(place + len(step.tokens)) - here
+        if step.source == PLAIN:
+            found["silent"] += whole
+        else:
+            source = optimum.best_from(place, step.source) - here if step.source in optimum.reach else 0.0
+            found["source"] += source
+            found["length"] += whole - source
+        place += len(step.tokens)
+    return found
+
+
+def scores(
+    optima: Sequence[Optimum],
+    replayed: Mapping[str, Sequence[Measured]],
+    families: Sequence[str],
+    speeds: Mapping[str, float | None],
+) -> list[dict[str, Any]]:
+    """A row a family and one of all: how near `auto` came to the oracle.
+
+    `replayed`: the replays of `optima`'s texts by setting: auto, auto-warm and auto-unlimited. `speeds`: by
+    family the speed of auto over plain decoding as it was measured, if not by the replay. The keys are
+    described in `bench.run`.
+    """
+    rows = []
+    for family in (*families, ALL):
+        chosen = [i for i, m in enumerate(replayed[AUTO]) if family in (ALL, m.recording.family) and m.steps]
+        if chosen:
+            some = {name: [found[i] for i in chosen] for name, found in replayed.items()}
+            rows.append(_score(family, [optima[i] for i in chosen], some, speeds.get(family)))
+    return rows
+
+
+def _score(
+    family: str, optima: Sequence[Optimum], replayed: Mapping[str, Sequence[Measured]], speed: float | None
+) -> dict[str, Any]:
+    curve = optima[0].prices.curve
+    plain, perfect = (
+        sum(f(optimum.n_tokens, curve) for optimum in optima) for f in (oracle.plain, oracle.perfect)
+    )
+    best = sum(optimum.after(0) for optimum in optima)
+    times = {name: sum(m.seconds for m in found) for name, found in replayed.items()}
+    auto = plain / speed if speed else times[AUTO]
+    score = oracle.score(auto, plain, best, perfect)
+    parts = [lost(measured, optimum) for measured, optimum in zip(replayed[AUTO], optima, strict=True)]
+    causes = {cause: sum(part[cause] for part in parts) for cause in parts[0]}
+    causes |= {"cold_start": times[AUTO] - times[WARM], "ledger": times[AUTO] - times[UNLIMITED]}
+    alone = {name: plain / sum(optimum.after(0, (name,)) for optimum in optima) for name in optima[0].reach}
+    return {
+        "family": family,
+        "auto": plain / auto,
+        "oracle": plain / best,
+        "auto_over_oracle": score.auto_over_oracle,
+        "gain_share": score.gain_share if plain / best > 1 + 1e-9 else None,
+        "perfect_share": score.perfect_share,
+        "alone": alone,
+        "lost": {cause: seconds / times[AUTO] for cause, seconds in causes.items()},
+    }

@@ -1,0 +1,246 @@
+"""Decodes recordings again under a setting: with real models on the wall clock, or priced on a virtual one.
+
+Either way by the real Generator and the real policies, from a fresh state: nothing read, nothing learnt. The
+target's cache is the exception, since reading the prompt is the same for every setting and is not counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from statistics import median
+
+from localspec.bench.record import Recording
+from localspec.bench.replay import Forced, Guesses, PricedDrafter, PricedTarget, VirtualClock, padded
+from localspec.bench.report import AUTO, Run
+from localspec.bench.settings import NOTHING, WARM, Parts, Tables, learnt, make, pooled
+from localspec.drafters import LazyDrafter, ModelDrafter
+from localspec.engine.cost import DraftCost
+from localspec.engine.generate import WIDEST_PASS, Generator
+from localspec.engine.sampling import Sampler
+from localspec.engine.schedule import Scheduler
+from localspec.engine.types import Policy, Step
+from localspec.llama.model import LlamaModel
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A recording decoded under `setting`. `seconds`, `seconds_price` as in `report.Run`, of either clock.
+
+    `same`: the text is the recorded one; real kernels may part from it at a near tie.
+    """
+
+    recording: Recording
+    setting: str
+    steps: tuple[Step, ...]
+    seconds: float
+    seconds_price: float
+    same: bool
+
+    @property
+    def run(self) -> Run:
+        return Run(
+            self.recording.family,
+            self.recording.prompt,
+            self.setting,
+            sum(len(step.tokens) for step in self.steps),
+            self.seconds,
+            self.seconds_price,
+            len(self.steps),
+            sum(step.drafted for step in self.steps),
+            sum(step.accepted for step in self.steps),
+            cold=self.setting != WARM,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DraftModel:
+    """A draft that is loaded, and `load`, which loads it again in about `seconds_load`.
+
+    `cost`, `prior`: what the scheduler is told to expect of it.
+    """
+
+    model: LlamaModel
+    load: Callable[[], LlamaModel]
+    cost: DraftCost
+    prior: float
+    seconds_load: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The models and sources of a benchmark. `known`: measured seconds of the target's passes by width."""
+
+    target: LlamaModel
+    is_end: Callable[[int], bool]
+    known: Mapping[int, float]
+    free: Sequence[str]
+    draft: DraftModel | None = None
+    wakes: Callable[[int], bool] = lambda _: False
+    clock: Callable[[], float] = time.perf_counter
+
+    def seconds_guess(self, recording: Recording, guesses: int = 8, repeats: int = 5) -> float:
+        """What a guess of the draft takes: the median of drafts behind a recorded prompt; 0 without one."""
+        if self.draft is None:
+            return 0.0
+        drafter = _drafter(self.draft.model, self, recording, greedy=False)
+        prompt = recording.text[: recording.n_prompt]
+        drafter.open(prompt)
+        found = []
+        for _ in range(repeats):
+            start = self.clock()
+            made = len(drafter.propose(prompt, guesses, lambda _: True).tokens)
+            found.append((self.clock() - start) / max(1, made))
+        return median(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """A cost table in passes over one token: of a pass by width, and of a guess of the draft."""
+
+    curve: Mapping[int, float]
+    guess: float
+
+    @staticmethod
+    def of(known: Mapping[int, float], guess: float) -> Prices:
+        """From any unit."""
+        return Prices({n: cost / known[1] for n, cost in known.items()}, guess / known[1])
+
+
+def on_the_wall(bench: Bench, recording: Recording, setting: str, tables: Tables = NOTHING) -> Measured:
+    """Decode with the real models. The price is reading the prompt with the draft, and for the scheduler,
+    which decides whether it wants that, loading it too."""
+    prices: list[float] = []
+    with ExitStack() as stack:
+        policy = make(setting, _real_parts(bench, recording, prices, stack), tables)
+        generator = Generator(bench.target, recording.sampler(), bench.is_end, policy, clock=bench.clock)
+        return _decode(generator, recording, setting, sum(prices))
+
+
+def replay(
+    recording: Recording,
+    setting: str,
+    prices: Prices,
+    parts: Parts,
+    is_end: Callable[[int], bool],
+    tables: Tables = NOTHING,
+) -> tuple[Measured, Policy]:
+    """Decode on a virtual clock. Of `parts` only `free`, `prior` and `wakes` are looked at."""
+    clock = VirtualClock()
+    policy = make(setting, _priced_parts(recording, prices, parts, clock, is_end), tables)
+    n_ctx = len(recording.text) + WIDEST_PASS
+    target = PricedTarget(clock, prices.curve, n_ctx, tokens=list(recording.text[: recording.n_prompt - 1]))
+    generator = Generator(target, Forced(recording.text), is_end, policy, clock=clock)
+    return _decode(generator, recording, setting, 0.0), policy
+
+
+def replays(
+    recordings: Sequence[Recording],
+    settings: Sequence[str],
+    prices: Prices,
+    parts: Parts,
+    is_end: Callable[[int], bool],
+) -> dict[str, list[Measured]]:
+    """Every recording under every setting and under `auto`, in order."""
+    found: dict[str, list[Measured]] = {}
+    tables: list[Tables] = []
+    for setting in dict.fromkeys((AUTO, *settings)):
+        found[setting] = []
+        for i, recording in enumerate(recordings):
+            known = others(tables, recordings, i) if setting == WARM else NOTHING
+            measured, policy = replay(recording, setting, prices, parts, is_end, known)
+            found[setting].append(measured)
+            if setting == AUTO:
+                assert isinstance(policy, Scheduler)
+                tables.append(learnt(policy))
+    return found
+
+
+def tables_of(
+    recordings: Sequence[Recording], prices: Prices, parts: Parts, is_end: Callable[[int], bool]
+) -> list[Tables]:
+    """What a scheduler learns on each recording, and on nothing else."""
+    policies = (replay(recording, AUTO, prices, parts, is_end)[1] for recording in recordings)
+    return [learnt(policy) for policy in policies if isinstance(policy, Scheduler)]
+
+
+def others(tables: Sequence[Tables], recordings: Sequence[Recording], i: int) -> Tables:
+    """What was learnt on the other prompts, greedy or drawn as the i-th one is."""
+    own = recordings[i]
+    return pooled(
+        [
+            table
+            for table, other in zip(tables, recordings, strict=True)
+            if (other.family, other.prompt) != (own.family, own.prompt)
+            and (other.temperature == 0) == (own.temperature == 0)
+        ]
+    )
+
+
+def _decode(generator: Generator, recording: Recording, setting: str, price: float) -> Measured:
+    start = generator.clock()
+    prompt = list(recording.text[: recording.n_prompt])
+    steps = tuple(generator.generate(prompt, len(recording.emitted)))
+    opened = sum(step.seconds_open for step in steps)
+    seconds = generator.clock() - start - generator.last_prefill.seconds - opened
+    same = tuple(token for step in steps for token in step.tokens) == recording.emitted
+    return Measured(recording, setting, steps, seconds, price + opened, same)
+
+
+def _drafter(model: LlamaModel, bench: Bench, recording: Recording, *, greedy: bool) -> ModelDrafter:
+    sampler = Sampler(recording.sampling)
+    return ModelDrafter("draft", model, sampler, bench.target.n_vocab, bench.is_end, greedy=greedy)
+
+
+def _real_parts(bench: Bench, recording: Recording, prices: list[float], stack: ExitStack) -> Parts:
+    """`prices` hears what reading the prompt took; a model that is loaded lazily is closed with `stack`."""
+    draft = bench.draft
+    if draft is None:
+        return Parts(bench.known, bench.clock, bench.free, wakes=bench.wakes)
+
+    def ready(greedy: bool) -> ModelDrafter:
+        drafter = _drafter(draft.model, bench, recording, greedy=greedy)
+        draft.model.rewind(0)
+        start = bench.clock()
+        drafter.open(recording.text[: recording.n_prompt])
+        prices.append(bench.clock() - start)
+        return drafter
+
+    def load() -> ModelDrafter:
+        model = draft.load()
+        stack.callback(model.close)
+        return _drafter(model, bench, recording, greedy=False)
+
+    def lazy() -> LazyDrafter:
+        return LazyDrafter("draft", load, draft.seconds_load)
+
+    return Parts(bench.known, bench.clock, bench.free, ready, lazy, draft.cost, draft.prior, bench.wakes)
+
+
+def _priced_parts(
+    recording: Recording, prices: Prices, parts: Parts, clock: VirtualClock, is_end: Callable[[int], bool]
+) -> Parts:
+    """Loading the draft and reading the prompt are free on a virtual clock."""
+    guesses = recording.guesses
+    if guesses is None:
+        return Parts(prices.curve, clock, parts.free, wakes=parts.wakes)
+
+    def priced(known: Guesses) -> PricedDrafter:
+        return PricedDrafter("draft", known, clock, prices.curve, prices.guess, is_end)
+
+    def ready(greedy: bool) -> PricedDrafter:
+        return priced((recording.greedy if greedy else None) or guesses)
+
+    read = prices.guess * (padded(prices.curve, 2) / prices.curve[1] - 1)
+    cost = DraftCost(prices.guess, max(0.0, read))
+    return Parts(
+        prices.curve, clock, parts.free, ready, lambda: priced(guesses), cost, parts.prior, parts.wakes
+    )
+
+
+def in_turn(settings: Sequence[str], repeats: int) -> Iterator[str]:
+    """The order of the runs of one recording: forwards, then backwards, so that drift cancels (ABBA)."""
+    for repeat in range(repeats):
+        yield from settings if repeat % 2 == 0 else reversed(settings)
