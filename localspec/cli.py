@@ -121,6 +121,12 @@ def chat(
         bool, typer.Option("--interactive", help="Talk on after the first answer, also after a pipe.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")] = False,
+    show_drafts: Annotated[
+        bool, typer.Option("--show-drafts", help="Underline accepted guesses, on a terminal.")
+    ] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="End with what guessing brought, as /stats in a conversation.")
+    ] = False,
     color: Annotated[str | None, _setting("color", "auto, always or never. [default: auto]")] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Nothing on stderr but errors.")] = False,
     verbose: Annotated[
@@ -143,7 +149,8 @@ def chat(
         terminal.progress("loading ...")
         from localspec.chat.loop import chat as run
 
-        raise typer.Exit(run(settings, terminal, question, sent, interactive=interactive, as_json=json))
+        modes = {"interactive": interactive, "as_json": json, "show_drafts": show_drafts, "stats": stats}
+        raise typer.Exit(run(settings, terminal, question, sent, **modes))
 
 
 BENCH_EPILOG = """

@@ -5,21 +5,29 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from itertools import islice
 from typing import Any
 
 import psutil
 
 from localspec import __version__, config
 from localspec.config import Settings
+from localspec.drafters import NAMED
 from localspec.engine.types import Device
+from localspec.learned import Learned
 from localspec.llama import devices
 from localspec.llama.devices import Memory, UnusedGpu
 from localspec.llama.library import HEAD_SYMBOLS, has_symbol, system_info
 from localspec.models.reasons import gib
 
+WAITS = 1.3
+"""A pass that costs at most this many single ones hides its arithmetic behind reading the weights."""
+MOST_WAITS = 3
+"""Models and conditions that are told of, the latest first."""
 PACKAGES = ("llama-cpp-python", "huggingface-hub", "numpy", "prompt-toolkit", "typer")
 
 
@@ -29,6 +37,25 @@ class Finding:
 
     problem: str
     fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What passes of a model that ran here wait for. `width`: the most tokens whose pass waits for memory;
+    1: every pass wider than a single one waits for arithmetic. `widest`: most tokens that were measured."""
+
+    conditions: str
+    width: int
+    widest: int
+
+    @staticmethod
+    def of(conditions: str, seconds: Mapping[int, float]) -> Waits:
+        """`seconds`: tokens of a pass -> its cost, 1 among them.
+
+        The widest that is cheap counts, dearer narrower ones or not: fewer tokens are padded up to it.
+        """
+        width = max(n for n, cost in seconds.items() if cost <= WAITS * seconds[1])
+        return Waits(conditions, width, max(seconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +72,8 @@ class Report:
     folders: dict[str, str]
     head_symbols: dict[str, bool]
     unused_gpu: UnusedGpu | None
+    waits: tuple[Waits, ...] = ()
+    sources: tuple[str, ...] = (*NAMED, "self", "a model")
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -78,7 +107,19 @@ def examine() -> Report:
         },
         head_symbols={name: has_symbol(symbol) for name, symbol in HEAD_SYMBOLS.items()},
         unused_gpu=devices.unused_gpu(found),
+        waits=tuple(learned_waits()),
     )
+
+
+def learned_waits() -> list[Waits]:
+    """From the pass costs that earlier sessions measured, the latest session first; MOST_WAITS at most."""
+    dated = []
+    for path in Learned.of("").path.parent.glob("*.json"):
+        with suppress(OSError):
+            dated.append((path.stat().st_mtime, path.stem))
+    tables = (Learned.of(stem).costs for _, stem in sorted(dated, reverse=True))
+    waits = (Waits.of(name, seconds) for costs in tables for name, seconds in costs.items())
+    return list(islice(waits, MOST_WAITS))
 
 
 def diagnose(report: Report, settings: Settings) -> list[Finding]:
@@ -150,6 +191,11 @@ def lines(report: Report, findings: list[Finding]) -> Iterator[str]:
     yield f"{'cores':<18} {cores}; {report.threads} threads by default, load {report.load:.1f}"
     for name, folder in report.folders.items():
         yield f"{name + ' in':<18} {folder}"
+    yield f"{'sources':<18} {', '.join(report.sources)}"
+    for waits in report.waits:
+        yield f"{'passes wait for':<18} {_waits(waits)} ({waits.conditions})"
+    if not report.waits:
+        yield f"{'passes wait for':<18} unknown until a model has run here"
     missing = [name for name, there in report.head_symbols.items() if not there]
     yield f"{'for heads':<18} {'lacks ' + ', '.join(missing) if missing else 'every symbol is there'}"
     yield ""
@@ -158,3 +204,14 @@ def lines(report: Report, findings: list[Finding]) -> Iterator[str]:
     for finding in findings:
         yield f"- {finding.problem[0].upper()}{finding.problem[1:]}."
         yield f"  {finding.fix}"
+
+
+def _waits(waits: Waits) -> str:
+    """In words; the conditions behind it tell one model's passes from another's."""
+    if waits.widest == 1:
+        return "unknown: only passes over one token were measured"
+    if waits.width == 1:
+        return "arithmetic: each guess costs"
+    if waits.width == waits.widest:
+        return f"memory up to {waits.width} tokens at least: guesses cost little"
+    return f"memory up to {waits.width} tokens, then arithmetic"

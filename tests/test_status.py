@@ -9,17 +9,20 @@ import re
 import termios
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyte
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from wcwidth import wcwidth
 
-from localspec.engine.stats import Stats
+from localspec.engine.ledger import Ledger
+from localspec.engine.stats import WINDOW, Stats
 from localspec.engine.types import Step
-from localspec.ui.status import LiveLine, live_text, summary_text
+from localspec.ui.status import LiveLine, live_text, report_text, summary_text, why_no_gain
 from localspec.ui.terminal import Terminal
 
 
@@ -405,11 +408,57 @@ def test_nothing_is_drawn_beside_text_in_a_pipe(window: int) -> None:
     assert out.getvalue() == "text"
 
 
+@settings(max_examples=60, deadline=None)
+@given(size=SIZES, pieces=st.lists(st.tuples(st.text("ab 中\n", max_size=9), st.booleans()), max_size=25))
+def test_guesses_are_underlined_cell_by_cell(
+    size: tuple[int, int], pieces: list[tuple[str, bool]], window: int
+) -> None:
+    """Also a character held back at the end of a row, and never the status line."""
+    plain, rig = Glass(*size), Rig(Glass(*size, window))
+    marks = []
+    for text, guessed in pieces:
+        rig.line.write(text, underlined=guessed)
+        plain.write(text)
+        rig.show("status")
+        marks += [guessed for char in text if char != "\n"]
+    rig.line.clear()
+    assert where(rig.glass) == where(plain)
+    assert "\x1b[4m\x1b[24m" not in rig.glass.getvalue()
+    screen = rig.glass.screen
+    cells = [screen.buffer[y][x] for y in range(screen.lines) for x in range(screen.columns)]
+    shown = [cell.underscore for cell in cells if cell.data.strip() and cell.data != " "]
+    visible = [m for char, m in zip(_no_newlines(pieces), marks, strict=True) if char != " "]
+    assert shown == visible[len(visible) - len(shown) :]
+
+
+def _no_newlines(pieces: list[tuple[str, bool]]) -> str:
+    return "".join(text for text, _ in pieces).replace("\n", "")
+
+
+def test_hostile_guesses_cannot_drive_the_terminal(window: int) -> None:
+    rig = Rig(Glass(40, 6, window))
+    rig.line.write("a\x1b[2Jb\x1b[24m", underlined=True)
+    rig.line.write("c")
+    rig.line.clear()
+    assert rig.glass.getvalue() == "\x1b[4ma[2Jb[24m\x1b[24mc"
+
+
+@pytest.mark.parametrize("out_tty", [True, False])
+def test_underlines_are_for_terminals_only(out_tty: bool) -> None:
+    """Here with stderr in a file, so that there is no line."""
+    out = io.StringIO()
+    line = LiveLine(Terminal(out, io.StringIO(), out_tty, False, err_color=False), Clock())
+    line.write("a", underlined=True)
+    line.write("b")
+    assert out.getvalue() == ("\x1b[4ma\x1b[24mb" if out_tty else "ab")
+
+
+PLAIN = Step((4,), "none", drafted=0, accepted=0, seconds_draft=0.0, seconds_verify=0.1, seconds_host=0.0)
 STEPS = [
     Step(
         (1, 2, 3), "ngram", drafted=4, accepted=2, seconds_draft=0.01, seconds_verify=0.08, seconds_host=0.01
     ),
-    Step((4,), "none", drafted=0, accepted=0, seconds_draft=0.0, seconds_verify=0.1, seconds_host=0.0),
+    PLAIN,
     Step((5, 6), "model", drafted=2, accepted=1, seconds_draft=0.1, seconds_verify=0.1, seconds_host=0.0),
 ]
 
@@ -421,8 +470,30 @@ def count(steps: list[Step]) -> Stats:
     return stats
 
 
-def test_what_the_lines_say() -> None:
-    assert live_text(count(STEPS), "model") == "model · 2.00 tokens/pass · 15.0 tokens/s · 6 tokens"
+def priced(steps: list[Step], why: str = "") -> list[Step]:
+    """Where a plain pass takes 100 ms."""
+    return [replace(step, seconds_plain=0.1 * len(step.tokens), why=why) for step in steps]
+
+
+def test_the_live_line_says_who_guesses_of_late() -> None:
+    assert live_text(count(STEPS)) == "ngram · 2.00 tokens/pass lately · 15.0 tokens/s"
+    assert live_text(count(priced(STEPS))) == "ngram · 2.00 tokens/pass lately · 1.50x plain · 15.0 tokens/s"
+    assert live_text(Stats()) == "plain · 0.00 tokens/pass lately · 0.0 tokens/s"
+    later = [*priced(STEPS), *priced([STEPS[2]] * WINDOW)]  # what ngram guessed is long ago
+    assert live_text(count(later)).startswith("model · 2.00 tokens/pass lately · ")
+
+
+def test_the_live_line_says_why_nothing_is_guessed() -> None:
+    dear = "guesses cost more than they save here"
+    pause = priced([PLAIN] * (WINDOW - 1), dear)
+    assert live_text(count(pause)).startswith("plain · 1.00 tokens/pass lately · 1.00x plain · ")
+    assert live_text(count([STEPS[0], *pause])).startswith("ngram · ")
+    measured = [*priced([PLAIN], "measuring the plain speed"), *pause]
+    assert live_text(count(measured)) == f"paused: {dear} · 1.00x plain · 10.0 tokens/s"
+    assert live_text(count([PLAIN] * WINDOW)) == "no guesses · 10.0 tokens/s"
+
+
+def test_what_the_summary_says() -> None:
     assert summary_text(count(STEPS), seed=7) == (
         "6 tokens · 15.0 tokens/s · 2.00 tokens/pass · 50 passes per 100 tokens"
         " · 50 % of guesses accepted · model 1/2, ngram 2/4 · seed 7"
@@ -433,3 +504,100 @@ def test_what_the_lines_say() -> None:
     assert summary_text(Stats(), seed=1) == (
         "0 tokens · 0.0 tokens/s · 0.00 tokens/pass · 0 passes per 100 tokens · seed 1"
     )
+    assert summary_text(count(priced([PLAIN])), 0, "so it is") == (
+        "1 tokens · 10.0 tokens/s · 1.00 tokens/pass · 100 passes per 100 tokens · 1.00x plain"
+        " · so it is · seed 0"
+    )
+
+
+QUIET: dict[str, Any] = {
+    "seconds_prefill": 0.0,
+    "temperature": 0.8,
+    "tokens_context": 500,
+    "slowdown": 1.0,
+    "spread": 0.05,
+    "draft_waits": False,
+    "left_out": "",
+}
+WRONG = replace(STEPS[0], tokens=(1,), accepted=0)  # 4 guesses, none right, in 100 ms
+NOTHING = "nothing to guess from"
+LEFT_OUT = "The draft model d is left out: it does not fit"
+
+
+@pytest.mark.parametrize(
+    ("steps", "changes", "reason"),
+    [
+        (priced([STEPS[0]] * 99), {}, None),  # it paid
+        ([PLAIN] * 99, {}, None),  # nobody knows
+        (priced([PLAIN] * 99, NOTHING), {}, NOTHING),
+        (priced([PLAIN] * 40, NOTHING) + priced([WRONG] * 60), {}, "guesses cost about what they saved"),
+        (priced([PLAIN] * 99), {"seconds_prefill": 9.8}, "guesses cost about what they saved"),
+        (priced([PLAIN] * 99), {"seconds_prefill": 10}, "reading the prompt took longer than answering"),
+        (priced([STEPS[0]] * 9), {"seconds_prefill": 99}, "reading the prompt took longer than answering"),
+        (priced([STEPS[0]] * 99), {"seconds_prefill": 11}, None),  # it paid all the same
+        (priced([PLAIN] * 99, NOTHING), {"slowdown": 1.5}, NOTHING),
+        (
+            priced([PLAIN] * 99, NOTHING),
+            {"slowdown": 1.8},
+            "the machine is busy: a plain pass takes 1.8 times what was measured",
+        ),
+        (priced([PLAIN] * 99, NOTHING), {"slowdown": 1.8, "tokens_context": 4000}, NOTHING),
+        (priced([PLAIN] * 99, NOTHING), {"spread": 0.25}, NOTHING),
+        (priced([PLAIN] * 99), {"spread": 0.3}, "the machine is busy: plain passes vary by 30 %"),
+        (priced([WRONG] * 99), {"temperature": 1.2}, "few guesses are right at temperature 1.2"),
+        (priced([WRONG] * 99), {"temperature": 1.1}, "guesses cost about what they saved"),
+        (priced([PLAIN] * 99, NOTHING), {"temperature": 1.2}, NOTHING),  # none were made
+        (priced([PLAIN] * 15, NOTHING), {}, None),
+        (priced([PLAIN] * 16, NOTHING), {}, NOTHING),
+        (
+            priced([PLAIN] * 99, NOTHING),
+            {"draft_waits": True},
+            "too short an answer to repay starting the draft",
+        ),
+        (priced([PLAIN] * 256, NOTHING), {"draft_waits": True}, NOTHING),
+        (priced([PLAIN] * 99, NOTHING), {"left_out": LEFT_OUT}, LEFT_OUT),
+        (priced([STEPS[0]] * 99), {"left_out": LEFT_OUT, "spread": 9.0, "draft_waits": True}, None),
+    ],
+)
+def test_why_guessing_did_not_pay(steps: list[Step], changes: dict[str, Any], reason: str | None) -> None:
+    assert why_no_gain(count(steps), **{**QUIET, **changes}) == reason
+
+
+@pytest.mark.parametrize(
+    ("gain", "reason"), [(1.04, "guesses cost about what they saved"), (1.06, None), (None, None)]
+)
+def test_five_percent_is_a_gain(gain: float | None, reason: str | None) -> None:
+    steps = [replace(WRONG, seconds_plain=0.1 * gain if gain else 0.0)] * 99
+    assert why_no_gain(count(steps), **QUIET) == reason
+
+
+def test_a_draft_opened_for_nothing_is_a_loss() -> None:
+    steps = [*priced([STEPS[0]] * 99), *priced([replace(PLAIN, seconds_open=99.0)])]
+    assert why_no_gain(count(steps), **QUIET) == "guesses cost about what they saved"
+
+
+def test_the_report_of_a_session() -> None:
+    text = report_text(count(priced([*STEPS, replace(PLAIN, seconds_open=1.6)])), Ledger(-4.0, 7), 60)
+    lines = text.splitlines()
+    for said in (
+        "Passes by tokens emitted",
+        "Acceptance by position",
+        "Share of time",
+        "Tokens by source: ngram 42.9 %, model 28.6 %, none 28.6 %",
+        "Against plain decoding as measured here: 0.33 times as fast",
+        "Ledger in plain passes: 4.0 in hand of at most 20",
+    ):
+        assert said in lines
+    figures = {line.split()[0]: line.split()[-2:] for line in lines if line.endswith(("%", "%)"))}
+    assert figures["target"] == ["18.1", "%"]
+    assert figures["opening"] == ["76.2", "%"]
+    assert max(map(cell_len, lines)) <= 60
+
+
+def test_the_report_says_what_is_not_known() -> None:
+    assert report_text(Stats(), None, 60).endswith(
+        "Tokens by source: none\nAgainst plain decoding as measured here: not known\n"
+    )
+    said = report_text(count([PLAIN]), Ledger(2.0, 100), 60)
+    assert said.endswith("Ledger in plain passes: 2.0 lost of 5.0 allowed\n")
+    assert "opening" not in said

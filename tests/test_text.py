@@ -61,6 +61,37 @@ def test_only_the_beginning_of_a_stop_is_held_back(text: str, stops: list[str], 
         assert not held or any(stop.startswith(held) and stop != held for stop in stops)
 
 
+marked_pieces = st.lists(st.tuples(st.sampled_from(PIECES), st.booleans()), max_size=20)
+
+
+@given(marked_pieces, stop_lists)
+@settings(max_examples=300, deadline=None)
+def test_each_character_is_marked_as_the_bytes_that_completed_it(
+    pieces: list[tuple[bytes, bool]], stops: list[str]
+) -> None:
+    """Byte by byte, and in whole pieces: held back for a stop string or not."""
+    bytewise, whole = TextStream(stops), TextStream(stops)
+    marks: dict[TextStream, list[tuple[str, bool]]] = {bytewise: [], whole: []}
+    for raw, guessed in pieces:
+        for part in [bytes([byte]) for byte in raw]:
+            marks[bytewise] += zip(bytewise.feed(part, guessed), bytewise.guessed, strict=True)
+        marks[whole] += zip(whole.feed(raw, guessed), whole.guessed, strict=True)
+    for stream in (bytewise, whole):
+        marks[stream] += zip(stream.finish(), stream.guessed, strict=True)
+    assert marks[bytewise] == marks[whole]
+    assert "".join(char for char, _ in marks[whole]) == expected(b"".join(raw for raw, _ in pieces), stops)[0]
+
+
+def test_marks_of_what_was_held_back_come_out_with_it() -> None:
+    stream = TextStream(["END"])
+    assert (stream.feed("aé".encode()[:2], True), stream.guessed) == ("a", [True])
+    assert (stream.feed("é".encode()[1:] + b"E"), stream.guessed) == ("é", [False])
+    assert (stream.feed(b"N", True), stream.guessed) == ("", [])
+    assert (stream.feed(b"d"), stream.guessed) == ("ENd", [False, True, False])
+    assert (stream.feed(b"xE", True), stream.finish(), stream.guessed) == ("x", "E", [True])
+    assert (TextStream().finish(), TextStream().guessed) == ("", [])
+
+
 def test_a_character_comes_out_with_its_last_byte() -> None:
     stream = TextStream()
     assert [stream.feed(bytes([byte])) for byte in "é🙂!".encode()] == ["", "é", "", "", "", "🙂", "!"]

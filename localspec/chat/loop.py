@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from contextlib import ExitStack
 from typing import IO
@@ -29,10 +30,13 @@ def chat(
     *,
     interactive: bool,
     as_json: bool,
+    show_drafts: bool = False,
+    stats: bool = False,
 ) -> ExitStatus:
     """Answer `question` about `sent` (the text on stdin, if any), or talk until the user leaves.
 
     `interactive` talks on after the first answer; keys then come from the terminal even if stdin was a pipe.
+    `show_drafts` underlines accepted guesses, `stats` ends with what /stats says.
     """
     prompt = _first_prompt(question, sent)
     if prompt is None and as_json:
@@ -46,11 +50,15 @@ def chat(
             loaded = stack.enter_context(_load(settings, terminal, cancel))
         except Cancelled:
             return ExitStatus.INTERRUPTED
-        conversation = Conversation(loaded, terminal)
+        conversation = Conversation(loaded, terminal, show_drafts)
         status = ExitStatus.OK
         if prompt is not None:
             status = _one_answer(conversation, prompt, as_json=as_json)
-        return status if keys is None else _talk(conversation, keys)
+        if keys is not None:
+            status = _talk(conversation, keys)
+        if stats:
+            conversation.show_stats()
+        return status
 
 
 def _first_prompt(question: str | None, sent: str | None) -> str | None:
@@ -116,7 +124,7 @@ def _one_answer(conversation: Conversation, prompt: str, *, as_json: bool) -> Ex
 def _talk(conversation: Conversation, keys: IO[str]) -> ExitStatus:
     """The prompt loop: one line, one answer, until Ctrl-D. Ctrl-C stops an answer or clears the line."""
     terminal = conversation.terminal
-    terminal.note("Ctrl-D leaves, Ctrl-C stops an answer")
+    terminal.note("Ctrl-D leaves, Ctrl-C stops an answer, /stats shows what guessing brought")
     while True:
         try:
             line = _read_line(keys, terminal)
@@ -127,12 +135,23 @@ def _talk(conversation: Conversation, keys: IO[str]) -> ExitStatus:
         if line is None:
             terminal.say("\n")
             return ExitStatus.OK
-        if not line.strip():
-            continue
         try:
-            _one_answer(conversation, line.strip(), as_json=False)
+            _obey(conversation, line.strip())
         except LocalspecError as error:
             terminal.complain(error.message, error.hint)
+
+
+def _obey(conversation: Conversation, line: str) -> None:
+    """What a line asks for: figures, an answer, or nothing if it is empty.
+
+    Raises UsageError for a command there is not; a path such as /etc/hosts is none.
+    """
+    if line == "/stats":
+        conversation.show_stats()
+    elif re.match(r"/\w+(\s|$)", line):
+        raise UsageError(f"unknown command {line.split(maxsplit=1)[0]}", "// sends a leading slash")
+    elif line:
+        _one_answer(conversation, line[1:] if line.startswith("//") else line, as_json=False)
 
 
 def _read_line(keys: IO[str], terminal: Terminal) -> str | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal
 
 from localspec.chat.text import TextStream
 from localspec.engine.generate import Generator, Prefill
+from localspec.engine.ledger import Ledger
 from localspec.engine.stats import Stats
 from localspec.engine.types import Cancelled, Step
 
@@ -28,8 +30,11 @@ class Answer:
     prefill: Prefill
     stats: Stats
 
-    def as_dict(self) -> dict[str, Any]:
-        """The part of the JSON output that describes the turn. Seconds are wall clock."""
+    def as_dict(self, ledger: Ledger | None = None) -> dict[str, Any]:
+        """The part of the JSON output that describes the turn. Seconds are wall clock.
+
+        `ledger`: the session's, if it has one.
+        """
         stats = self.stats
         return {
             "text": self.text,
@@ -44,7 +49,7 @@ class Answer:
                 "tokens_prefill": self.prefill.tokens_read,
                 "tokens_reused": self.prefill.tokens_reused,
             },
-            "stats": stats.as_dict(),
+            "stats": stats.as_dict(ledger),
         }
 
 
@@ -56,20 +61,26 @@ def run_turn(
     max_tokens: int,
     stops: Sequence[str] = (),
     on_text: Callable[[str], None] = lambda _: None,
+    on_guess: Callable[[str], None] | None = None,
     on_step: Callable[[Step, Stats], None] = lambda _step, _stats: None,
 ) -> Answer:
     """Answer `prompt`. `piece` turns a token into its bytes.
 
-    `on_text` receives text as it becomes certain, `on_step` each step with the counts so far.
+    `on_text` receives text as it becomes certain, `on_guess` instead that of accepted guesses (a character of
+    several tokens is the last one's), `on_step` each step with the counts so far.
     """
     stream, stats = TextStream(stops), Stats()
     shown: list[str] = []
     emitted: list[int] = []
 
     def show(text: str) -> None:
-        if text:
-            shown.append(text)
-            on_text(text)
+        shown.append(text)
+        for guessed, pairs in groupby(zip(stream.guessed, text, strict=True), lambda pair: pair[0]):
+            (on_guess if on_guess and guessed else on_text)("".join(char for _, char in pairs))
+
+    def feed(tokens: Sequence[int], guessed: bool) -> None:
+        raw = b"".join(piece(token) for token in tokens if not generator.is_end(token))
+        show(stream.feed(raw, guessed))
 
     finish: FinishReason | None = None
     steps = generator.generate(prompt, max_tokens)
@@ -77,7 +88,9 @@ def run_turn(
         for step in steps:
             stats.add(step)
             emitted += step.tokens
-            show(stream.feed(b"".join(piece(token) for token in step.tokens if not generator.is_end(token))))
+            guesses = step.accepted if on_guess else 0
+            feed(step.tokens[:guesses], True)
+            feed(step.tokens[guesses:], False)
             on_step(step, stats)
             if stream.stopped:
                 break
