@@ -6,17 +6,55 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from localspec.bench.replay import Forced, PricedTarget, VirtualClock
+from localspec.bench.replay import Forced, PricedTarget, VirtualClock, padded
 from localspec.engine.cost import LADDER, PassCosts
 from localspec.engine.generate import Generator
 from localspec.engine.ledger import Ledger
 from localspec.engine.schedule import Costly, Free, Scheduler
-from localspec.engine.types import Guess, Proposal, Step
+from localspec.engine.types import Dist, Guess, Logits, Model, Proposal, Step
 
 N_PROMPT = 10
 
 
-def flat(dearer: float = 0.0) -> dict[int, float]:
+@dataclass
+class Bounded(PricedTarget):
+    """Refuses more tokens than fit."""
+
+    def eval(self, tokens: Sequence[int], rows: int = 1) -> Logits:
+        assert len(self.tokens) + len(tokens) <= self.n_ctx
+        return PricedTarget.eval(self, tokens, rows)
+
+
+@dataclass
+class Timed:
+    """A model that computes, on a virtual clock: a pass over n tokens takes curve(n), a prompt no time."""
+
+    inner: Model
+    clock: VirtualClock
+    curve: Mapping[int, float]
+
+    @property
+    def n_ctx(self) -> int:
+        return self.inner.n_ctx
+
+    @property
+    def n_vocab(self) -> int:
+        return self.inner.n_vocab
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        return self.inner.tokens
+
+    def eval(self, tokens: Sequence[int], rows: int = 1) -> Logits:
+        if rows:
+            self.clock.now += padded(self.curve, len(tokens))
+        return self.inner.eval(tokens, rows)
+
+    def rewind(self, length: int) -> None:
+        self.inner.rewind(length)
+
+
+def flat(dearer: float = 0.01) -> dict[int, float]:
     """Every width costs what one token costs, but for `dearer` a token."""
     return {n: 1.0 + dearer * (n - 1) for n in LADDER}
 
@@ -65,11 +103,16 @@ class Scripted:
 
 @dataclass
 class Computed(Scripted):
-    """The same, guess by guess: each takes `seconds` of the clock, loading takes `load`."""
+    """The same, guess by guess: each takes `seconds` of the clock, loading takes `load`.
+
+    `used`: the length of the context each time; `made`: the guesses then.
+    """
 
     seconds: float = 0.0
     load: float = 0.0
+    drawn: bool = False
     opened: list[int] = field(default_factory=list)
+    used: list[int] = field(default_factory=list)
     made: list[list[int]] = field(default_factory=list)
 
     @property
@@ -88,12 +131,13 @@ class Computed(Scripted):
         assert self.clock is not None
         made: list[int] = []
         self.made.append(made)
+        self.used.append(len(context))
         for place in itertools.count(len(context) + len(guessed)):
             if place >= len(self.text):
                 return
             self.clock.now += self.seconds
             made.append(self.guess(place))
-            yield Guess(made[-1], self.sure(place))
+            yield Guess(made[-1], self.sure(place), Dist.point(made[-1]) if self.drawn else None)
 
 
 @dataclass
@@ -132,7 +176,7 @@ class Answer:
     ) -> list[Step]:
         """Decode the text; the steps it took. It must come out as it is."""
         policy = policy or self.scheduler(free, costly)
-        target = PricedTarget(self.clock, self.curve, self.n_ctx)
+        target = Bounded(self.clock, self.curve, self.n_ctx)
         loop = Generator(target, Forced(self.text), lambda _: False, policy, clock=self.clock)
         turn = loop.generate(self.text[:n_prompt], self.length)
         steps = list(itertools.islice(turn, most_steps))
