@@ -409,7 +409,12 @@ def test_nothing_is_drawn_beside_text_in_a_pipe(window: int) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(size=SIZES, pieces=st.lists(st.tuples(st.text("ab 中\n", max_size=9), st.booleans()), max_size=25))
+@given(
+    size=st.tuples(st.integers(4, 20), st.just(24)),
+    pieces=st.lists(
+        st.tuples(st.text(st.sampled_from("aaaabb 中中\n"), max_size=9), st.booleans()), max_size=25
+    ),
+)
 def test_guesses_are_underlined_cell_by_cell(
     size: tuple[int, int], pieces: list[tuple[str, bool]], window: int
 ) -> None:
@@ -429,6 +434,17 @@ def test_guesses_are_underlined_cell_by_cell(
     shown = [cell.underscore for cell in cells if cell.data.strip() and cell.data != " "]
     visible = [m for char, m in zip(_no_newlines(pieces), marks, strict=True) if char != " "]
     assert shown == visible[len(visible) - len(shown) :]
+
+
+@pytest.mark.parametrize("guessed", [True, False])
+def test_a_character_held_back_keeps_its_underline(guessed: bool, window: int) -> None:
+    rig = Rig(Glass(20, 6, window))
+    rig.line.write("x" * 20, underlined=guessed)
+    rig.show("status")
+    rig.line.write("y", underlined=not guessed)
+    cells = rig.glass.screen.buffer
+    assert (cells[0][19].data, cells[0][19].underscore) == ("x", guessed)
+    assert (cells[1][0].data, cells[1][0].underscore) == ("y", not guessed)
 
 
 def _no_newlines(pieces: list[tuple[str, bool]]) -> str:
