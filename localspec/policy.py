@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from localspec.config import Settings
 from localspec.drafters import NAMED, LazyDrafter, ModelDrafter
 from localspec.engine.chances import Chances
-from localspec.engine.cost import LADDER, DraftCost, PassCosts, calibrate
+from localspec.engine.cost import CALIBRATION_SECONDS, LADDER, DraftCost, PassCosts, calibrate
 from localspec.engine.generate import Fixed
-from localspec.engine.schedule import Costly, Free, Scheduler
+from localspec.engine.proven import can_prove, prove, seconds_to_prove
+from localspec.engine.schedule import Scheduler
+from localspec.engine.sources import TABLES, Costly, Free, tables
 from localspec.engine.types import Model, Policy, Source
 from localspec.errors import UsageError
 from localspec.learned import Learned
@@ -62,10 +64,11 @@ def scheduler(
 ) -> Scheduler:
     """The scheduler over the sources named and `draft`, with what earlier sessions counted."""
 
-    def chances(key: str) -> Chances:
-        return Chances(learned.counts.get(count_key(settings, key), ()))
-
-    free = [Free(NAMED[name](), chances(name)) for name in names if name in NAMED]
+    free = [
+        Free(NAMED[name](), Chances(learned.counts.get(count_key(settings, name), ())))
+        for name in names
+        if name in NAMED
+    ]
     costly = []
     if draft:
         known = costs.known()
@@ -73,16 +76,17 @@ def scheduler(
         guess = draft.share * plain
         read = guess * min(1.0, known.get(2, 2 * plain) / plain - 1)
         lazy = LazyDrafter("draft", draft.load, draft.seconds_to_load, on_failure)
-        costly.append(Costly(lazy, DraftCost(guess, max(0.0, read)), chances(draft.name), draft.right))
+        saved = {kind: learned.counts.get(count_key(settings, draft.name, kind), ()) for kind in TABLES}
+        costly.append(Costly(lazy, DraftCost(guess, max(0.0, read)), tables(saved), draft.right))
     drawn = settings.accept == "rejection" and settings.temp > 0
     return Scheduler(
         costs, free, costly, time.perf_counter, drawn=drawn, wakes=lambda token: FENCE in piece(token)
     )
 
 
-def count_key(settings: Settings, source: str) -> str:
+def count_key(settings: Settings, *names: str) -> str:
     """What a source's counts are kept under: greedy choices are easier to guess than drawn ones."""
-    return f"{source} {'greedy' if settings.temp == 0 else 'sampled'}"
+    return " ".join([*names, "greedy" if settings.temp == 0 else "sampled"])
 
 
 def measure(model: Model, conditions: str, learned: Learned, widths: Sequence[int] = LADDER) -> Measured:
@@ -99,6 +103,9 @@ def measure(model: Model, conditions: str, learned: Learned, widths: Sequence[in
     possible = [n for n in widths if n <= model.n_ctx]
     found = calibrate(run, time.perf_counter, possible)
     learned.costs[conditions] = found
+    left = CALIBRATION_SECONDS - (time.perf_counter() - start)
+    if learned.proof(conditions) is None and seconds_to_prove(found) <= left and can_prove(model):
+        learned.keep_proof(conditions, prove(model))
     return Measured(PassCosts(found, widths=widths), time.perf_counter() - start)
 
 
@@ -111,7 +118,8 @@ def remember(
         learned.counts[count_key(settings, source.drafter.name)] = source.chances.counts()
     for costly in policy.costly if draft else ():
         assert draft is not None
-        learned.counts[count_key(settings, draft.name)] = costly.chances.counts()
+        for kind, table in costly.tables.items():
+            learned.counts[count_key(settings, f"{draft.name} {kind}")] = table.counts()
     learned.save()
 
 

@@ -177,9 +177,6 @@ def test_nor_do_models_beside_free_sources(
     assert over <= 2 * cost
 
 
-@pytest.mark.xfail(
-    raises=ZeroDivisionError, reason="what a second source agrees with is divided by its chance"
-)
 def test_a_source_that_gives_its_guess_no_chance() -> None:
     answer = Answer(flat())
     answer.play([Free(Scripted("modest", answer.text, confidence=0.0))], [model_source(answer, never, 0.1)])

@@ -8,7 +8,7 @@ seen, a bin is believed as the source says; then what earlier sessions counted; 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -32,6 +32,17 @@ Counts = list[list[float]]
 """For each bin [right, trials]."""
 
 
+class _Memo(dict[float, float]):
+    """What a function said, so that asking again costs no more than a look-up in C."""
+
+    def __init__(self, work_out: Callable[[float], float]) -> None:
+        self._work_out = work_out
+
+    def __missing__(self, key: float) -> float:
+        self[key] = value = self._work_out(key)
+        return value
+
+
 class Chances:
     """The calibration of one source on one target.
 
@@ -44,18 +55,27 @@ class Chances:
             self._saved = [[0.0, 0.0]] * BINS
         self._right = [0.0] * BINS  # with the weight of earlier sessions in it
         self._trials = [0.0] * BINS
+        self._rates = _Memo(self._work_out)  # since the last trial
         self._new: Counts = [[0.0, 0.0] for _ in range(BINS)]
         for i, (right, trials) in enumerate(self._saved):
             weight = min(1.0, TRUST_SAVED / trials) if trials else 0.0
             self._right[i], self._trials[i] = weight * right, weight * trials
 
     def rate(self, confidence: float) -> float:
-        """Chance that a guess of this confidence is right."""
+        """Chance that a guess of this confidence is right, never quite 0."""
+        return self._rates[confidence]
+
+    def rates(self, confidence: Sequence[float]) -> list[float]:
+        """`rate` of each."""
+        return list(map(self._rates.__getitem__, confidence))
+
+    def _work_out(self, confidence: float) -> float:
         i = bisect_right(EDGES, confidence)
-        return (TRUST_SAID * confidence + self._right[i]) / (TRUST_SAID + self._trials[i])
+        return (1e-6 + TRUST_SAID * confidence + self._right[i]) / (TRUST_SAID + self._trials[i])
 
     def learn(self, confidence: float, right: bool) -> None:
         """A guess was judged."""
+        self._rates.clear()
         i = bisect_right(EDGES, confidence)
         self._right[i] = DECAY * self._right[i] + right
         self._trials[i] = DECAY * self._trials[i] + 1
@@ -96,7 +116,9 @@ SHARES = (
 """How a small draft model's confidence is spread over the bins, until a text has shown it."""
 TRUST_SHARES = 30.0
 FADE = 0.99
-REFRESH = 8
+MOST = 63
+"""Guesses an outlook looks ahead."""
+REFRESH = 16
 """Guesses after which an outlook is worked out anew."""
 
 
@@ -112,7 +134,8 @@ class Outlook:
         self._chances = chances
         self.shares = np.array(SHARES)
         self._after = [[TRUST_SAID * prior, TRUST_SAID] for _ in range(BINS)]
-        self._age, self._rows = 0, np.zeros((0, 0))
+        self._age, self._rows = REFRESH, np.zeros((BINS, MOST + 1))
+        self._mean: list[float] = []
 
     def learn(self, confidence: Sequence[float], right: int, judged: int) -> None:
         """A draft was judged: the first `right` of `judged` guesses were right."""
@@ -125,20 +148,26 @@ class Outlook:
             pair[1] = FADE * pair[1] + 1
         self._age += judged
 
+    def mean(self) -> list[float]:
+        """Expected right guesses among the first 0, 1, 2, ... MOST, whatever the first one says."""
+        self.gains()
+        return self._mean
+
     def after(self, confidence: float) -> float:
         """How often the guess after a right one of this confidence is right."""
         right, trials = self._after[bisect_right(EDGES, confidence)]
         return right / trials
 
-    def gains(self, most: int) -> NDArray[np.float64]:
-        """Expected right guesses by bin of the first one (rows) among 1 .. most guesses, shape (BINS, most)."""
-        if self._age >= REFRESH or self._rows.shape[1] < most:
+    def gains(self) -> NDArray[np.float64]:
+        """Expected right guesses among the first 0, 1, ... MOST, by bin of the first: (BINS, MOST + 1)."""
+        if self._age >= REFRESH:
             self._age = 0
             rate = np.array([self._chances.rate(middle) for middle in MIDDLES])
             after = np.array([right / trials for right, trials in self._after])
-            powers = after[:, None] ** np.arange(max(most, self._rows.shape[1]))
-            self._rows = rate[:, None] * powers.cumsum(axis=1)
-        return self._rows[:, :most]
+            sums = (after[:, None] ** np.arange(MOST)).cumsum(axis=1)
+            self._rows[:, 1:] = rate[:, None] * sums
+            self._mean = (self.shares @ self._rows).tolist()
+        return self._rows
 
 
 def saved_counts(raw: object) -> Mapping[str, Sequence[Sequence[float]]]:

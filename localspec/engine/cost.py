@@ -181,7 +181,7 @@ class DraftCost:
     read: float
     weight: float = field(default=0.5)
 
-    def seconds(self, guesses: int, unseen: int) -> float:
+    def seconds(self, guesses: int, unseen: float) -> float:
         """Of `guesses` guesses after reading `unseen` tokens."""
         return guesses * self.guess + max(0, unseen - 1) * self.read
 

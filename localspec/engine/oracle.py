@@ -58,6 +58,7 @@ def best_schedule(
     widths: Mapping[int, float],
     cost_guess: Mapping[str, float],
     follows: Sequence[tuple[str, str]] = (),
+    cost_use: Mapping[str, float] | None = None,
 ) -> Schedule:
     """The fastest schedule for a text of `n_tokens`; on a tie fewer guesses, then the source named first.
 
@@ -65,7 +66,8 @@ def best_schedule(
     beyond the text or the widest pass is cut. `widths[n]`: seconds of a pass over n tokens, 1 among them;
     a pass is padded to a wider listed one where that is cheaper or it is not listed itself. `cost_guess`:
     seconds a guess, for every source. `follows`: pairs (a, b) where b may go on behind one or more guesses
-    of a in the same pass: at position i + m behind m of them.
+    of a in the same pass: at position i + m behind m of them. `cost_use`: seconds that a source costs besides
+    its guesses whenever it makes any, at the least: reading what it has not seen.
 
     Example: reach {"ngram": [2, 0, 0, 0]}, widths {1: 1.0, 4: 1.5} and free guesses give one pass of two
     guesses, padded to 4, and a plain one: 2.5 seconds. Raises ValueError when `reach` has another length or
@@ -73,11 +75,11 @@ def best_schedule(
     """
     cost_pass = _cost_pass(widths)
     right = {source: _cut(source, n_tokens, counts, len(cost_pass)) for source, counts in reach.items()}
-    drafts = _Drafts.none(n_tokens, len(cost_pass))
+    drafts, use = _Drafts.none(n_tokens, len(cost_pass)), cost_use or {}
     for source, counts in right.items():
-        drafts.offer(source, counts, cost_guess[source])
+        drafts.offer(source, counts, cost_guess[source], use.get(source, 0.0))
     for first, second in follows:
-        drafts.offer_pair(first, second, right, cost_guess)
+        drafts.offer_pair(first, second, right, cost_guess, use)
     seconds, guesses = _solve(drafts.seconds + cost_pass)
     choices = []
     position = 0
@@ -132,20 +134,26 @@ class _Drafts:
         seconds[:, 0] = 0.0
         return _Drafts(seconds, np.zeros((n_tokens, widest), dtype=np.int64), ["none"])
 
-    def offer(self, name: str, right: Counts, cost: float) -> None:
-        """A source with `right` guesses, shape (n_tokens,), at `cost` seconds each."""
+    def offer(self, name: str, right: Counts, cost: float, use: float) -> None:
+        """A source with `right` guesses, shape (n_tokens,), at `cost` seconds each, and `use` for all."""
         self.names.append(name)
-        self._add(np.arange(len(right)), 0, 0.0, right, cost)
+        self._add(np.arange(len(right)), 0, use, right, cost)
 
     def offer_pair(
-        self, first: str, second: str, right: Mapping[str, Counts], cost: Mapping[str, float]
+        self,
+        first: str,
+        second: str,
+        right: Mapping[str, Counts],
+        cost: Mapping[str, float],
+        use: Mapping[str, float],
     ) -> None:
         """`second` goes on behind any number of right guesses of `first`."""
         self.names.append(f"{first}+{second}")
         for given in range(1, int(right[first].max(initial=0)) + 1):
             positions = np.flatnonzero(right[first] >= given)
             behind = right[second][positions + given]  # within the text: reach was cut to it
-            self._add(positions, given, given * cost[first], behind, cost[second])
+            spent = given * cost[first] + use.get(first, 0.0) + use.get(second, 0.0)
+            self._add(positions, given, spent, behind, cost[second])
 
     def _add(self, positions: Counts, given: int, seconds: float, right: Counts, cost: float) -> None:
         """The last name adds 1 to `right` guesses to `given` ones that took `seconds`.

@@ -1,0 +1,111 @@
+"""Exact decoding: a cache type under which several widths are proven, and a policy that keeps to them.
+
+A pass whose kernels sum in another order than a pass over one token may change the text. Here a model is
+tried under one setup after another until the widths of its passes compute the same (`exactness.probe`), and
+`ProvenOnly` lets a policy use no others. Knows models through the `Model` protocol, and no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from localspec.engine.cost import LADDER
+from localspec.engine.exactness import N_CACHED, Setup, probe, proven
+from localspec.engine.types import Attempt, Model, Policy, Proposal, Step
+
+WIDTHS = tuple(n for n in LADDER if n <= 32)
+"""What is tried; wider passes seldom pay, and single ones to compare them with take their time."""
+LEAST_CONTEXT = N_CACHED + WIDTHS[-1]
+"""Tokens a context must hold for a proof: a shorter one would not see what long texts meet."""
+PLAIN = (1,)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The widths that compute what single passes do: `deep` with `N_CACHED` tokens in the cache, which counts
+    at any length, and `shallow` with none. Where both are the same, another cache type cannot do better."""
+
+    deep: tuple[int, ...] = PLAIN
+    shallow: tuple[int, ...] = PLAIN
+
+    @property
+    def final(self) -> bool:
+        return self.deep in (WIDTHS, self.shallow)
+
+
+def can_prove(model: Model) -> bool:
+    """Whether the context of `model` holds what a proof takes."""
+    return model.n_ctx >= LEAST_CONTEXT
+
+
+def prove(model: Model) -> Proof:
+    """Try all widths on `model`, which `can_prove` and whose cache is empty: a prefill, 64 single passes."""
+    shallow = proven(probe(model, WIDTHS[1:], n_cached=0))
+    if shallow == PLAIN:
+        return Proof()
+    return Proof(proven(probe(model, shallow[1:])), shallow)
+
+
+def seconds_to_prove(costs: dict[int, float]) -> float:
+    """What `prove` will take by the costs of passes; infinite where they do not say."""
+    wide = costs.get(WIDTHS[-1])
+    if wide is None:
+        return float("inf")
+    passes = 2 * sum(costs.get(n, wide) for n in WIDTHS)
+    return LEAST_CONTEXT * wide / WIDTHS[-1] + 2 * WIDTHS[-1] * costs[1] + passes
+
+
+def search(
+    setups: Iterable[Setup],
+    known: Callable[[Setup], Proof | None],
+    open_model: Callable[[Setup], AbstractContextManager[Model | None]],
+    on_proof: Callable[[Setup, Proof], None],
+) -> tuple[Setup, tuple[int, ...]] | None:
+    """The first setup under which all widths are exact, else the one with the most of them.
+
+    `open_model` gives None where a setup cannot be; `on_proof` hears what was not `known`. None: under every
+    setup only a pass over one token is exact.
+    """
+    best: tuple[Setup, tuple[int, ...]] | None = None
+    for setup in setups:
+        proof = known(setup)
+        if proof is None:
+            with open_model(setup) as model:
+                if model is None:
+                    continue
+                proof = prove(model)
+            on_proof(setup, proof)
+        if len(proof.deep) > len(best[1] if best else PLAIN):
+            best = setup, proof.deep
+        if proof.final:
+            break
+    return best
+
+
+@dataclass(slots=True)
+class ProvenOnly:
+    """The policy `inner` with passes of `widths` only: guesses are padded up to one, or cut to the widest."""
+
+    inner: Policy
+    widths: Sequence[int]
+
+    def begin(self, context: Sequence[int]) -> None:
+        self.inner.begin(context)
+
+    def draft(self, context: Sequence[int], room: int) -> Attempt:
+        fitting = [n for n in self.widths if n <= room + 1] or list(PLAIN)
+        most = fitting[-1] - 1
+        attempt = self.inner.draft(context, most)
+        guess = attempt.proposal
+        dists = None if guess.dists is None else guess.dists[:most]
+        cut = Proposal(guess.tokens[:most], guess.confidence[:most], dists)
+        wanted = min(max(len(cut.tokens) + 1, attempt.width), fitting[-1])
+        return replace(attempt, proposal=cut, width=next(n for n in fitting if n >= wanted))
+
+    def plain(self, n_cached: int) -> float:
+        return self.inner.plain(n_cached)
+
+    def learn(self, step: Step, n_cached: int) -> None:
+        self.inner.learn(step, n_cached)
