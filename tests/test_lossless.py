@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 import tiny
 from conftest import EXACT
 from near_tie import divergence, first_difference
 from tables import AlwaysEnd, Empty, RandomGuesses, Repeats, TableModel, certain, hostile, plain_text
+from virtual import Timed
 
+from localspec.bench.replay import VirtualClock
 from localspec.drafters import NAMED, ModelDrafter
+from localspec.engine.cost import LADDER, DraftCost, PassCosts
 from localspec.engine.generate import Fixed, Generator
 from localspec.engine.sampling import Sampler
-from localspec.engine.types import Drafter, Model, Proposal, Sampling, Source
+from localspec.engine.schedule import Costly, Free, Scheduler
+from localspec.engine.types import Drafter, Model, Policy, Proposal, Sampling, Sequential, Source
 from localspec.llama.model import LlamaModel, LoadOptions
 
 TEMPERATURES = (0.0, 0.3, 0.8, 1.5)
 SEEDS = range(5)
 LENGTH = 200
 QUANTISED = LoadOptions(n_ctx=2048, threads=1, flash_attn="on")
-"""One thread, flash attention, F16 cache: bit-identical at every width for Q4_0, Q4_1 and Q8_0 weights."""
+"""One thread, flash attention, F16 cache: bit-identical at every width below 64 for Q4_0, Q4_1 and Q8_0
+weights; a pass over 64 tokens computes attention in tiles."""
 
 
 def never(_token: int) -> bool:
@@ -66,16 +73,51 @@ def hostile_sources(plain: Sequence[int], prompt: Sequence[int], n_vocab: int, e
     return [Source(drafter, limit=6) for drafter in drafters]
 
 
+EAGER = {n: 1.0 + 0.001 * (n - 1) for n in LADDER if n < 64}
+"""Costs of passes that let the scheduler guess as much as it can."""
+PADDING = {n: 1.0 + 0.02 * n + (0.5 if n % 4 else 0.0) for n in LADDER if n < 64}
+"""Costs that let it pad: a pass over 3 tokens is dearer than one over 4."""
+
+
+def scheduler(
+    curve: Mapping[int, float], draft: Drafter, others: Sequence[Drafter], clock: VirtualClock
+) -> Scheduler:
+    """One that knows nothing yet, with every source of the registry, `others` and a draft model."""
+    free = [Free(drafter) for drafter in (*(make() for make in NAMED.values()), *others)]
+    costly = Costly(cast(Sequential, draft), DraftCost(0.001, 0.0))
+    return Scheduler(
+        PassCosts(curve, widths=tuple(curve)), free, [costly], clock, wakes=lambda token: token % 7 == 0
+    )
+
+
+def decode_scheduled(
+    model: Model,
+    sampler: Sampler,
+    prompt: list[int],
+    draft: Drafter,
+    others: Sequence[Drafter],
+    is_end: Callable[[int], bool],
+    length: int = LENGTH,
+) -> Iterator[tuple[str, list[int]]]:
+    """(name, text) with the scheduler: where guesses cost nothing, and where passes are padded."""
+    for name, curve in (("eager", EAGER), ("padding", PADDING)):
+        clock = VirtualClock()
+        policy = scheduler(curve, draft, others, clock)
+        yield name, decode(Timed(model, clock, curve), sampler, prompt, policy, is_end, length, clock)
+
+
 def decode(
     model: Model,
     sampler: Sampler,
     prompt: list[int],
-    sources: Sequence[Source],
+    policy: Policy | Sequence[Source],
     is_end: Callable[[int], bool],
     length: int = LENGTH,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[int]:
     model.rewind(0)
-    generator = Generator(model, sampler, is_end, Fixed(sources))
+    policy = policy if isinstance(policy, Scheduler) else Fixed(cast(Sequence[Source], policy))
+    generator = Generator(model, sampler, is_end, policy, clock=clock)
     text = [token for step in generator.generate(prompt, length) for token in step.tokens]
     in_cache = [*prompt, *text][:-1]
     assert list(model.tokens) == in_cache, "the cache ends exactly at the turn's end"
@@ -105,18 +147,21 @@ def test_table_model_every_source(end_bias: float, repeat_penalty: float) -> Non
         for source in sources:
             text = decode(target, sampler, prompt, [source], target.is_end)
             assert text == plain, source.drafter.name
+        others = hostile(target, sampler)
+        for name, text in decode_scheduled(target, sampler, prompt, drafter, others, target.is_end):
+            assert text == plain, name
 
 
-def test_sources_together_and_changing_turns() -> None:
-    """Several sources in one list, over a conversation whose context is cut back and goes elsewhere."""
+@pytest.mark.parametrize("curve", [EAGER, PADDING, None], ids=["eager", "padding", "fixed"])
+def test_sources_together_and_changing_turns(curve: Mapping[int, float] | None) -> None:
+    """Several sources together, over a conversation whose context is cut back and goes elsewhere."""
     target = TableModel(seed=3, n_vocab=30, n_ctx=400, order=2, end=5, end_bias=-2.0)
     sampler = Sampler(Sampling(temperature=0.8, seed=4))
     draft = TableModel(seed=5, n_vocab=30, n_ctx=400, order=2, near=target, spread=0.5)
-    sources = [
-        Source(NAMED["ngram"](), 31),
-        Source(ModelDrafter("draft", draft, sampler, 30, target.is_end), 3),
-    ]
-    generator = Generator(target, sampler, target.is_end, Fixed(sources))
+    drafter, clock = ModelDrafter("draft", draft, sampler, 30, target.is_end), VirtualClock()
+    fixed = Fixed([Source(NAMED["ngram"](), 31), Source(drafter, 3)])
+    policy = scheduler(curve, drafter, hostile(target, sampler)[1:], clock) if curve else fixed
+    generator = Generator(Timed(target, clock, curve or EAGER), sampler, target.is_end, policy, clock=clock)
     context = [1, 2, 3]
     for keep, new in ((3, [7]), (9, [8, 8]), (2, [9]), (30, [4]), (30, [4])):
         context = [*context[:keep], *new]
@@ -139,7 +184,7 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def compare_all(
     target: LlamaModel, draft: LlamaModel, prompt: list[int], sampler: Sampler, length: int = LENGTH
 ) -> Iterator[tuple[str, list[int], list[int]]]:
-    """(source, plain text, text with it): the registry, the draft model, and hostile ones."""
+    """(source, plain text, text with it): the registry, the draft model, hostile ones, and the scheduler."""
     plain = decode(target, sampler, prompt, [], never, length)
     drafter = ModelDrafter("draft", draft, sampler, target.n_vocab, never)
     sources = [
@@ -149,6 +194,10 @@ def compare_all(
     ]
     for source in sources:
         yield source.drafter.name, plain, decode(target, sampler, prompt, [source], never, length)
+    others = [source.drafter for source in sources if isinstance(source.drafter, Recited | RandomGuesses)]
+    if sampler.sampling.seed < 2:  # it has many ways in one run
+        for name, text in decode_scheduled(target, sampler, prompt, drafter, others, never, length):
+            yield name, plain, text
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])

@@ -113,7 +113,7 @@ ways = st.builds(
 
 
 @given(machines(), st.lists(ways, min_size=1, max_size=3))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_no_machine_and_no_free_sources_cost_more_than_promised(
     curve: dict[int, float], some: list[Way]
 ) -> None:
@@ -164,7 +164,7 @@ def test_a_bad_model_costs_no_more_than_promised(
 
 
 @given(machines(), st.lists(ways, max_size=2), ways, st.floats(0.001, 2.0), st.floats(0.2, 5.0))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_nor_do_models_beside_free_sources(
     curve: dict[int, float], some: list[Way], way: Way, cost: float, wrong: float
 ) -> None:
