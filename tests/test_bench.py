@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import sys
@@ -33,6 +34,7 @@ from localspec.bench.decode import (
 from localspec.bench.outcomes import JUDGED, outcomes_of
 from localspec.bench.record import Recorder, Recording
 from localspec.bench.replay import Guesses
+from localspec.bench.report import Run
 from localspec.bench.settings import Parts, Tables
 from localspec.bench.workloads import Prompt
 from localspec.chat.prompt import ChatTemplate
@@ -385,6 +387,21 @@ def command(
     return invoke
 
 
+def test_the_command_takes_a_draft_and_draws_a_picture(
+    command: Any, draft_path: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    picture_path, greedy = tmp_path / "bench.png", f"ngram,{draft_path}@greedy"
+    code, out, err = command("--prompts", "PROMPTS", "--draft", greedy, "--json", "--png", str(picture_path))
+    assert (code, picture_path.read_bytes()[:4]) == (0, b"\x89PNG"), err
+    found = json.loads(out, parse_constant=no_constant)
+    assert found["settings"][-3:] == ["greedy-4", "auto", "auto-warm"]
+    assert (found["draft"], found["seconds_guess"] > 0) == (str(draft_path), True)
+    assert [t["temperature"] for t in found["tables"]] == [0.0, 0.8]
+    alone = found["tables"][0]["scores"][0]["alone"]
+    assert set(alone) == {"ngram", "draft"}
+
+
 def no_constant(name: str) -> None:
     raise AssertionError(f"{name} is no JSON")
 
@@ -428,3 +445,53 @@ def test_the_command_refuses(command: Any, arguments: list[str], complaint: str)
     assert code in (1, 2)
     assert complaint in err
     assert out == ""
+
+
+@pytest.fixture
+def gates(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script that measures what the scheduler promises."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
+    return importlib.import_module("schedule_gates")
+
+
+def test_passes_of_a_fixed_length(gates: Any) -> None:
+    assert gates.passes([9, 8, 7, 6, 5, 4, 3, 2, 1, 0], 4) == 2
+    assert gates.passes([0, 0, 0], 4) == 3
+    assert gates.passes([1, 0, 5, 4, 3], 2) == 2
+
+
+def test_gates_choose_on_one_half_and_compare_on_the_other(
+    gates: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = {"none": 10.0, "ngram-3": 9.0, "draft-4": 7.0, "auto": 7.1}
+
+    def runs(prompt: str, *, chooses: bool, **changed: float) -> list[Any]:
+        times = {**seconds, **{name.replace("_", "-"): s for name, s in changed.items()}}
+        return [
+            gates.Half(Run("code", prompt, setting, 100, s, 0.0, 50, 0, 0), chooses)
+            for setting, s in times.items()
+        ]
+
+    good = [*runs("a", chooses=True), *runs("b", chooses=False, ngram_3=1.0)]
+    gates.judge_wall("f16", good)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("ok") and "code: auto / draft-4" in line and "0.986" in line for line in lines)
+    gates.judge_wall("f16", [*runs("a", chooses=True), *runs("b", chooses=False, auto=11.0)])
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("MISS") and "code: auto / draft-4" in line for line in lines)
+
+
+def test_the_schedulers_own_time_leaves_out_its_drafters(gates: Any, recordings: list[Recording]) -> None:
+    own_time = importlib.import_module("own_time")
+    recording = recordings[0]
+    steps = own_time.own_seconds(recording, PRICES)
+    measured, _ = replay(recording, "auto", PRICES, parts(), never)
+    assert len(steps) == len(measured.steps)
+    assert all(0 < seconds < 1 for seconds in steps)
+    watch = own_time.Stopwatch()
+    policy = own_time.WatchedPolicy(None, watch)
+
+    def slow() -> None:
+        watch.seconds += 100.0
+
+    assert policy._own(slow)[1] < -99
