@@ -9,16 +9,21 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from localspec.config import Settings
 from localspec.drafters import NAMED, ModelDrafter
+from localspec.engine.cost import LADDER
+from localspec.engine.exactness import Setup
+from localspec.engine.exactness import candidates as exact_setups
 from localspec.engine.generate import Generator
+from localspec.engine.proven import LEAST_CONTEXT, PLAIN, Proof, ProvenOnly, search
 from localspec.engine.sampling import RandomDice, Sampler
+from localspec.engine.schedule import Scheduler
 from localspec.engine.types import Device, Policy, Sampling
-from localspec.errors import BadModelFile, UsageError
+from localspec.errors import BadModelFile, LocalspecError, UsageError
 from localspec.learned import Learned
 from localspec.llama import devices, quantize
 from localspec.llama.devices import Memory, api_version
@@ -81,7 +86,10 @@ def budget() -> tuple[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A generator that is ready to run, with the models behind it. Close it, or use it in a `with`."""
+    """A generator that is ready to run, with the models behind it. Close it, or use it in a `with`.
+
+    `settings`: as in force; with `exact` the cache type is the one that was proven.
+    """
 
     settings: Settings
     plan: Plan
@@ -89,6 +97,7 @@ class Loaded:
     target: LlamaModel
     generator: Generator
     cancel: CancelFlag
+    guessers: Guessers
     _stack: ExitStack
 
     def close(self) -> None:
@@ -117,27 +126,37 @@ def open_target(
     facts = read_model(path)
     machine = Machine.here()
     drafts = _drafts(settings, names, path, draft, facts, machine, cancel, hear)
+    learned = Learned.of(facts.fingerprint)
+    widths: Sequence[int] = LADDER
+    if settings.exact:
+        settings, widths = _exact(settings, path, facts, machine, learned, cancel, hear)
+        names = names if len(widths) > 1 else []
     found = make_plan(facts, drafts, settings, machine)
     for why in found.why:
         hear.detail(why)
-    learned = Learned.of(facts.fingerprint)
-    with ExitStack() as stack:
+    with ExitStack() as failed:
+        stack = ExitStack()
+        failed.callback(stack.close)
         started = time.perf_counter()
         target = stack.enter_context(_open(path, _load_options(found, settings), cancel, hear))
         seconds_load = time.perf_counter() - started
         _compare(found, target, hear)
-        sampling = _sampling(settings)
-        sampler, dice = Sampler(sampling), RandomDice(sampling.seed)
-        model = _draft_model(stack, found, target, sampler, dice, settings, cancel, hear, seconds_load)
         asked = next((draft for draft in drafts if draft.asked), None)
         if asked and not found.draft:
             hear.note(next((why for why in found.why if asked.name in why), f"{asked.name} is left out"))
         if names and not target.can_rewind:
             hear.note("this model's recurrent state cannot be taken back, so nothing is guessed for it")
             names = []
-        policy = _policy(stack, names, model, target, settings, machine, learned, hear)
+        guessers = Guessers(names, found, target, machine, learned, widths, cancel, hear, seconds_load, stack)
+        sampling = _sampling(settings)
+        sampler, dice = Sampler(sampling), RandomDice(sampling.seed)
+        policy = guessers.policy(settings, sampler, dice)
+        if isinstance(policy, Scheduler):
+            model = guessers.draft_model(settings, sampler, dice)
+            stack.callback(remember, policy, guessers.conditions, model, settings, learned)
         generator = Generator(target, sampler, target.vocab.is_end, policy, dice)
-        return Loaded(settings, found, sampling.seed, target, generator, cancel, stack.pop_all())
+        failed.pop_all()
+        return Loaded(settings, found, sampling.seed, target, generator, cancel, guessers, stack)
 
 
 def _drafts(
@@ -158,79 +177,193 @@ def _drafts(
     return [_asked_draft("self" if SELF in names else "model", draft, facts)] if draft else []
 
 
-def _draft_model(
-    stack: ExitStack,
-    found: Plan,
-    target: LlamaModel,
-    sampler: Sampler,
-    dice: RandomDice,
-    settings: Settings,
-    cancel: CancelFlag,
-    hear: Hear,
-    seconds_load: float,
-) -> DraftModel | None:
-    """The planned draft, not yet loaded."""
-    draft = found.draft
-    if draft is None or draft.path is None or not target.can_rewind:
-        return None
-    path, drawn = draft.path, settings.accept == "rejection" and sampler.sampling.temperature > 0
+@dataclass(slots=True)
+class Guessers:
+    """What may guess for a loaded target, and the policies that let it.
 
-    def load() -> ModelDrafter:
-        model = stack.enter_context(_open_draft(path, target, found, settings, cancel, hear))
-        return ModelDrafter(
-            "draft", model, sampler, target.n_vocab, target.vocab.is_end, dice if drawn else None
+    `names`: the sources, none if nothing may guess; `widths`: those that passes may have. The draft model is
+    loaded when it is first asked for, and once.
+    """
+
+    names: Sequence[str]
+    plan: Plan
+    target: LlamaModel
+    machine: Machine
+    learned: Learned
+    widths: Sequence[int]
+    cancel: CancelFlag
+    hear: Hear
+    seconds_load: float
+    _stack: ExitStack
+    _draft: LlamaModel | None = field(default=None, init=False)
+
+    @property
+    def conditions(self) -> str:
+        return _conditions(self.target.options, self.machine)
+
+    @property
+    def free(self) -> list[str]:
+        """The sources that need no model."""
+        return list(NAMED) if AUTO in self.names else [name for name in self.names if name in NAMED]
+
+    @property
+    def draft(self) -> Draft | None:
+        """The planned draft model, if it may guess."""
+        draft = self.plan.draft
+        return draft if self.names and draft and draft.path and self.target.can_rewind else None
+
+    def policy(self, settings: Settings, sampler: Sampler, dice: RandomDice) -> Policy:
+        """The scheduler, or fixed lengths if the user pinned one."""
+        model = self.draft_model(settings, sampler, dice)
+        names = self.free if AUTO in self.names else self.names
+        if not names or settings.draft_len:
+            return self.within(fixed(names, model, settings.draft_len or 1))
+        self.hear.progress("measuring what passes cost here ...")
+        measured = measure(self.target, self.conditions, self.learned, self.widths)
+        self.hear.progress("")
+        if measured.fresh:
+            known = measured.costs.known()
+            dear = " ".join(f"{n}:{seconds / known[1]:.2f}" for n, seconds in known.items())
+            self.hear.detail(f"measured passes in {measured.fresh:.1f} s, by tokens, against one: {dear}")
+
+        def failed(error: Exception) -> None:
+            self.hear.note(f"the draft model is left out: {error}")
+
+        piece = self.target.vocab.piece
+        return scheduler(settings, names, model, measured.costs, self.learned, piece, failed)
+
+    def within(self, policy: Policy) -> Policy:
+        """`policy`, kept to the proven widths if that is asked for."""
+        return policy if self.widths is LADDER else ProvenOnly(policy, self.widths)
+
+    def draft_model(self, settings: Settings, sampler: Sampler, dice: RandomDice) -> DraftModel | None:
+        """The draft as the scheduler sees it, not yet loaded."""
+        draft = self.draft
+        if draft is None:
+            return None
+        target = self.plan.target
+        share = draft.facts.weights.active / max(1, target.weights.active)
+        size = draft.facts.n_parameters / max(1, target.n_parameters)
+        right = (
+            copy_acceptance(draft.facts.bits_per_weight, target.n_parameters, settings.temp)
+            if draft.kind == "self"
+            else draft_acceptance(size, settings.temp)
+        )
+        seconds = self.seconds_load * draft.facts.bytes_file / max(1, target.bytes_file)
+        return DraftModel(
+            draft.facts.fingerprint[:16], lambda: self.drafter(settings, sampler, dice), seconds, share, right
         )
 
-    share = draft.facts.weights.active / max(1, found.target.weights.active)
-    size = draft.facts.n_parameters / max(1, found.target.n_parameters)
-    right = (
-        copy_acceptance(draft.facts.bits_per_weight, found.target.n_parameters, settings.temp)
-        if draft.kind == "self"
-        else draft_acceptance(size, settings.temp)
-    )
-    bytes_share = draft.facts.bytes_file / max(1, found.target.bytes_file)
-    return DraftModel(draft.facts.fingerprint[:16], load, bytes_share * seconds_load, share, right)
+    def drafter(self, settings: Settings, sampler: Sampler, dice: RandomDice) -> ModelDrafter:
+        """The draft model as a source of guesses for `sampler`. Loads it; there must be a `draft`."""
+        draft, target = self.draft, self.target
+        assert draft, "nobody asks for a draft that is not there"
+        assert draft.path
+        if self._draft is None:
+            opened = _open_draft(draft.path, target, self.plan, settings, self.cancel, self.hear)
+            self._draft = self._stack.enter_context(opened)
+        drawn = settings.accept == "rejection" and sampler.sampling.temperature > 0
+        return ModelDrafter(
+            "draft", self._draft, sampler, target.n_vocab, target.vocab.is_end, dice if drawn else None
+        )
 
 
-def _policy(
-    stack: ExitStack,
-    names: Sequence[str],
-    draft: DraftModel | None,
-    target: LlamaModel,
-    settings: Settings,
-    machine: Machine,
-    learned: Learned,
-    hear: Hear,
-) -> Policy:
-    """The scheduler, or fixed lengths if the user pinned one; what it learns is kept at the end."""
-    names = list(NAMED) if AUTO in names else names
-    if not names or settings.draft_len:
-        return fixed(names, draft, settings.draft_len or 1)
-    hear.progress("measuring what passes cost here ...")
-    measured = measure(target, _conditions(target, machine), learned)
-    hear.progress("")
-    if measured.fresh:
-        known = measured.costs.known()
-        dear = " ".join(f"{n}:{seconds / known[1]:.2f}" for n, seconds in known.items())
-        hear.detail(f"measured passes in {measured.fresh:.1f} s, by tokens, against one: {dear}")
-
-    def failed(error: Exception) -> None:
-        hear.note(f"the draft model is left out: {error}")
-
-    policy = scheduler(settings, names, draft, measured.costs, learned, target.vocab.piece, failed)
-    stack.callback(remember, policy, _conditions(target, machine), draft, settings, learned)
-    return policy
-
-
-def _conditions(target: LlamaModel, machine: Machine) -> str:
+def _conditions(options: LoadOptions, machine: Machine) -> str:
     """All that the cost of a pass depends on besides the file."""
-    options = target.options
     used = [d.name for d in machine.devices if options.gpu_layers or d.kind == "cpu"]
     layers = "" if options.gpu_layers == 0 else f" layers {options.gpu_layers}"
     return (
         f"{api_version()} {'+'.join(used)}{layers} threads {options.threads} kv {options.kv_type} "
         f"flash {options.flash_attn}"
     )
+
+
+def _exact(
+    settings: Settings,
+    path: Path,
+    facts: ModelFacts,
+    machine: Machine,
+    learned: Learned,
+    cancel: CancelFlag,
+    hear: Hear,
+) -> tuple[Settings, tuple[int, ...]]:
+    """The settings with a cache type under which passes are exact, and their widths; (1,): none but single
+    ones. What was proven is remembered. Who asks for a cache type gets no other."""
+    if settings.accept == "rejection" and settings.temp > 0:
+        raise UsageError(
+            "--accept rejection keeps the law, not the text, which is what --exact is for",
+            "leave one of the two out",
+        )
+    if facts.rollback != "any":
+        return settings, LADDER  # nothing is guessed anyway
+    planned = make_plan(facts, [], settings, machine)
+    if planned.n_ctx < LEAST_CONTEXT:
+        hear.note(
+            f"a context of {planned.n_ctx} tokens is too short to prove anything (it takes {LEAST_CONTEXT}): "
+            "nothing is guessed under --exact"
+        )
+        return settings, PLAIN
+    threads = settings.threads or devices.default_threads()
+    setups = [
+        (kv_type, flash)
+        for kv_type, flash in exact_setups(planned.kv_type, settings.flash_attn, threads)
+        if settings.kv_type in (None, kv_type) and settings.flash_attn in ("auto", flash)
+    ]
+    proofs = _Proofs(settings, path, facts, planned.n_ctx, machine, learned, cancel, hear)
+    found = search(setups, proofs.known, proofs.open, proofs.keep)
+    if found is None:
+        hear.note(
+            "this model's kernels do not compute the same for several tokens: "
+            "nothing is guessed under --exact"
+        )
+        return settings, PLAIN
+    (kv_type, flash_attn), widths = found
+    hear.detail(f"exact with a {kv_type} cache and flash attention {flash_attn} at widths {_listed(widths)}")
+    return replace(settings, kv_type=kv_type, flash_attn=flash_attn), widths
+
+
+@dataclass(frozen=True, slots=True)
+class _Proofs:
+    """The proofs of one model on this machine, as remembered or made now."""
+
+    settings: Settings
+    path: Path
+    facts: ModelFacts
+    n_ctx: int
+    machine: Machine
+    learned: Learned
+    cancel: CancelFlag
+    hear: Hear
+
+    def known(self, setup: Setup) -> Proof | None:
+        options = self._options(setup)
+        return self.learned.proof(_conditions(options, self.machine)) if options else None
+
+    def open(self, setup: Setup) -> AbstractContextManager[LlamaModel | None]:
+        options = self._options(setup)
+        if options is None:
+            return nullcontext()
+        self.hear.note(f"proving which passes are exact with a {setup[0]} cache, once and for all ...")
+        return _open(self.path, options, self.cancel, self.hear)
+
+    def keep(self, setup: Setup, proof: Proof) -> None:
+        options = self._options(setup)
+        assert options is not None, "it has just been opened"
+        self.learned.keep_proof(_conditions(options, self.machine), proof)
+        self.learned.save()
+
+    def _options(self, setup: Setup) -> LoadOptions | None:
+        """As the model would be loaded, None where that does not fit or a cache type does not suit it."""
+        settings = replace(self.settings, kv_type=setup[0], flash_attn=setup[1])
+        try:
+            found = make_plan(self.facts, [], settings, self.machine)
+        except LocalspecError:
+            return None
+        return _load_options(found, settings) if found.n_ctx == self.n_ctx else None
+
+
+def _listed(widths: Sequence[int]) -> str:
+    return ", ".join(map(str, widths))
 
 
 def _asked_draft(kind: Kind, path: Path, target: ModelFacts) -> Draft:

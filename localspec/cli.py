@@ -66,6 +66,12 @@ def _setting(name: str, text: str, *flags: str) -> Any:
     return typer.Option(*flags, help=text, envvar=f"LOCALSPEC_{name.upper()}", show_envvar=False)
 
 
+_Exact = Annotated[
+    bool | None,
+    _setting("exact", "Guess only where passes are proven to compute the same, bit for bit.", "--exact"),
+]
+
+
 @app.command(epilog=CHAT_EPILOG)
 def chat(
     question: Annotated[
@@ -117,6 +123,7 @@ def chat(
         str | None, _setting("kv_type", "Cache: f16, q8_0, bf16, ... [default: what fits]")
     ] = None,
     flash_attn: Annotated[str | None, _setting("flash_attn", "auto, on or off. [default: auto]")] = None,
+    exact: _Exact = None,
     interactive: Annotated[
         bool, typer.Option("--interactive", help="Talk on after the first answer, also after a pipe.")
     ] = False,
@@ -151,6 +158,54 @@ def chat(
 
         modes = {"interactive": interactive, "as_json": json, "show_drafts": show_drafts, "stats": stats}
         raise typer.Exit(run(settings, terminal, question, sent, **modes))
+
+
+VERIFY_EPILOG = """
+Example: localspec verify -m model-q4_k_m.gguf --exact --temps 0,0.8 --json
+
+Exit codes: 0 identical but for near ties, 1 DEFECT or error, others as for chat.
+"""
+
+
+@app.command(epilog=VERIFY_EPILOG)
+def verify(
+    model: Annotated[str | None, _setting("model", "As for chat.", "-m", "--model")] = None,
+    draft: Annotated[str | None, _setting("draft", "Who guesses, as for chat. [default: auto]")] = None,
+    draft_len: Annotated[int | None, _setting("draft_len", "As for chat.")] = None,
+    accept: Annotated[str | None, _setting("accept", "coupled or rejection. [default: coupled]")] = None,
+    temps: Annotated[str, typer.Option(help="Temperatures.")] = "0,0.8",
+    tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Longest answer.")] = 200,
+    prompts: Annotated[
+        str | None, typer.Option(help="A file of prompts, JSON lines. [default: one of each family]")
+    ] = None,
+    seed: Annotated[int | None, _setting("seed", "[default: 0]")] = None,
+    ctx: Annotated[int | None, _setting("ctx", "Context. [default: the model's, at most 8192]")] = None,
+    threads: Annotated[
+        int | None, _setting("threads", "[default: physical cores]", "-t", "--threads")
+    ] = None,
+    gpu_layers: Annotated[int | None, _setting("gpu_layers", "[default: what fits]")] = None,
+    kv_type: Annotated[str | None, _setting("kv_type", "Cache: f16, q8_0, ... [default: what fits]")] = None,
+    flash_attn: Annotated[str | None, _setting("flash_attn", "auto, on or off. [default: auto]")] = None,
+    exact: _Exact = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Nothing on stderr but errors.")] = False,
+    verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, help="As for chat.")] = 0,
+) -> None:
+    """Does guessing change the text? Decode prompts with and without, and certify what came of it."""
+    given = dict(locals())
+    from localspec import config
+
+    terminal = Terminal.standard("auto", -1 if quiet else verbose)
+    with _outcome(terminal):
+        settings = config.load({name: given[name] for name in config.names() if name in given})
+        terminal.progress("loading ...")
+        from pathlib import Path
+
+        from localspec.bench import check
+
+        file = Path(prompts) if prompts else None
+        wanted = check.Wanted(check.parse_temps(temps), tokens, file)
+        raise typer.Exit(check.verify(settings, terminal, wanted, as_json=json))
 
 
 BENCH_EPILOG = """

@@ -33,6 +33,7 @@ class Settings:
     gpu_layers: int | None = None
     kv_type: str | None = None
     flash_attn: str = "auto"
+    exact: bool = False
     ctx: int | None = None
     max_tokens: int | None = None
     temp: float = 0.8
@@ -98,6 +99,9 @@ _RULES = {
 }
 
 
+_SWITCH = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
+
+
 def names() -> list[str]:
     """Every setting's name, as Settings spells it."""
     return [field.name for field in dataclasses.fields(Settings)]
@@ -123,11 +127,12 @@ def _environment() -> dict[str, Any]:
     for name in names():
         text = os.environ.get(f"LOCALSPEC_{name.upper()}")
         kind = (typing.get_args(kinds[name]) or (kinds[name],))[0]
-        if text and kind in (str, int, float):
+        if text and kind in (str, int, float, bool):
             try:
-                values[name] = kind(text)
-            except ValueError as error:
-                raise UsageError(f"LOCALSPEC_{name.upper()} is {text!r}", "give a number") from error
+                values[name] = _SWITCH[text.lower()] if kind is bool else kind(text)
+            except (ValueError, KeyError) as error:
+                wanted = "1 or 0" if kind is bool else "a number"
+                raise UsageError(f"LOCALSPEC_{name.upper()} is {text!r}", f"give {wanted}") from error
     return values
 
 
@@ -157,8 +162,8 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
         raise UsageError(f"{where} is {value!r}", "give a list of texts")
     if kinds[0] is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if isinstance(value, bool) or not isinstance(value, kinds[0]):
-        names = {int: "a whole number", float: "a number", str: "a text"}
+    if isinstance(value, bool) != (kinds[0] is bool) or not isinstance(value, kinds[0]):
+        names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
         raise UsageError(f"{where} is {value!r}", f"give {names[kinds[0]]}")
     return value
 

@@ -8,9 +8,9 @@ are greedy.
 from __future__ import annotations
 
 import json
-import math
 import os
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,23 @@ from typing import Any
 from localspec import config
 from localspec.engine.chances import Counts, saved_counts
 from localspec.engine.cost import LADDER
+from localspec.engine.proven import Proof
 
 MOST_BYTES = 1 << 20
 """A larger file is not ours."""
 DEAREST = 4.0
 """No pass over n tokens costs more than n times this many single ones: what says so is damaged."""
+MOST_SECONDS = 1e4
+"""No pass takes longer."""
+_WIDTHS = {str(n): n for n in LADDER}
+SHALLOW = " (empty cache)"
+"""Marks the conditions under which widths were proven with nothing in the cache."""
 
 
 @dataclass(slots=True)
 class Learned:
     """The tables of one target. `costs`: conditions -> width -> seconds; `counts`: source -> counts of bins;
-    `exact`: conditions -> widths proven to compute the same as single passes."""
+    `exact`: conditions -> widths proven to compute the same as single passes, see `proof`."""
 
     path: Path
     costs: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -51,6 +57,14 @@ class Learned:
         }
         return learned
 
+    def proof(self, conditions: str) -> Proof | None:
+        """What was proven under `conditions`, None if nothing was tried."""
+        deep, shallow = self.exact.get(conditions), self.exact.get(conditions + SHALLOW)
+        return Proof(tuple(deep), tuple(shallow)) if deep and shallow else None
+
+    def keep_proof(self, conditions: str, proof: Proof) -> None:
+        self.exact[conditions], self.exact[conditions + SHALLOW] = list(proof.deep), list(proof.shallow)
+
     def save(self) -> None:
         """Replace the file whole; a folder that cannot be written only means that nothing is kept."""
         raw = {
@@ -61,17 +75,22 @@ class Learned:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self.path.parent, suffix=".part")
+        except OSError:
+            return
+        try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 json.dump(raw, file)
             os.replace(name, self.path)
         except OSError:
-            return
+            with suppress(OSError):
+                os.unlink(name)
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            raw = json.loads(file.read(MOST_BYTES))
+            text = file.read(MOST_BYTES + 1)
+        raw = json.loads(text) if len(text) <= MOST_BYTES else {}
     except (OSError, ValueError, RecursionError):
         return {}
     return raw if isinstance(raw, dict) else {}
@@ -81,20 +100,16 @@ def _costs(raw: object) -> dict[int, float]:
     """Width -> seconds, {} unless there is a plain pass; entries that cannot be are left out."""
     if not isinstance(raw, dict):
         return {}
-    found = {
-        int(n): float(t)
-        for n, t in raw.items()
-        if isinstance(n, str) and n.isdecimal() and int(n) in LADDER and _positive(t)
-    }
+    found = {width: float(t) for n, t in raw.items() if (width := _WIDTHS.get(n)) and _positive(t)}
     plain = found.get(1)
     if plain is None:
         return {}
     return {n: t for n, t in found.items() if 0.5 * plain <= t <= DEAREST * n * plain}
 
 
-def _positive(number: object) -> bool:
-    return isinstance(number, int | float) and math.isfinite(number) and number > 0
+def _positive(number: Any) -> bool:
+    return type(number) in (int, float) and 0 < number <= MOST_SECONDS
 
 
 def _widths(raw: object) -> bool:
-    return isinstance(raw, list) and all(isinstance(n, int) and n in LADDER for n in raw)
+    return isinstance(raw, list) and raw[:1] == [1] and all(type(n) is int and n in LADDER for n in raw)

@@ -25,6 +25,7 @@ RULES: dict[str, tuple[list[Any], list[Any]]] = {
     "gpu_layers": ([-1, 0, 99], [-2, 10**6]),
     "kv_type": (["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"], ["", "F16", "q3"]),
     "flash_attn": (["auto", "on", "off"], ["", "yes"]),
+    "exact": ([True, False], []),
     "ctx": ([16, 2**24], [15, 0, -1, 10**12]),
     "max_tokens": ([1, 2**24], [0, -1, 10**12]),
     "temp": ([0.0, 0.8, 100.0], [-0.1, 101.0, NAN, INF]),
