@@ -270,6 +270,24 @@ def test_scores_are_those_of_the_replay_or_of_the_wall() -> None:
     assert row["auto_over_oracle"] == pytest.approx(2.0 / row["oracle"])
 
 
+def test_no_share_of_next_to_nothing() -> None:
+    text = [1, 2, 3, 4, 5, 6, 7, 8]
+    recording = made_up(text, [0] * 8)
+    found = replays([recording], JUDGED, PRICES, parts(), never)
+    row, _ = compare.scores([Optimum(reach(recording, ["ngram"]), PRICES, 7)], found, ["code"], {})
+    assert (row["oracle"], row["gain_share"]) == (1.0, None)
+
+
+def test_a_draft_that_cannot_be_loaded_ends_the_benchmark(bench: Bench, recordings: list[Recording]) -> None:
+    assert bench.draft
+
+    def broken() -> LlamaModel:
+        raise OSError("no such file")
+
+    with pytest.raises(OSError, match="no such file"):
+        on_the_wall(replace(bench, draft=replace(bench.draft, load=broken)), recordings[0], "auto")
+
+
 def test_tables_of_all_clocks(bench: Bench, recordings: list[Recording]) -> None:
     names = ["none", "ngram-3", "auto", "auto-warm"]
     wall_0, wall_8, curve_0, curve_8 = outcomes_of(bench, recordings, names, PRICES, {"flat": PRICES}, 2)

@@ -20,6 +20,9 @@ from localspec.drafters import NAMED
 from localspec.engine import oracle
 from localspec.engine.generate import common_prefix
 
+WORTH_SHARING = 1.05
+"""Speed of the oracle from which on it means something what share of its gain was reached."""
+
 Reach = dict[str, list[int]]
 """By source: how many guesses in a row are right at each emitted token."""
 
@@ -141,7 +144,7 @@ def _score(
         "auto": plain / auto,
         "oracle": plain / best,
         "auto_over_oracle": score.auto_over_oracle,
-        "gain_share": score.gain_share if plain / best > 1 + 1e-9 else None,
+        "gain_share": score.gain_share if plain / best >= WORTH_SHARING else None,
         "perfect_share": score.perfect_share,
         "alone": alone,
         "lost": {cause: seconds / times[AUTO] for cause, seconds in causes.items()},

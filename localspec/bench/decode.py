@@ -214,9 +214,14 @@ def _real_parts(bench: Bench, recording: Recording, prices: list[float], stack: 
         return _drafter(model, bench, recording, greedy=False)
 
     def lazy() -> LazyDrafter:
-        return LazyDrafter("draft", load, draft.seconds_load)
+        return LazyDrafter("draft", load, draft.seconds_load, _raise)
 
     return Parts(bench.known, bench.clock, bench.free, ready, lazy, draft.cost, draft.prior, bench.wakes)
+
+
+def _raise(error: Exception) -> None:
+    """A chat goes on without a draft that cannot be loaded; a measurement must not."""
+    raise error
 
 
 def _priced_parts(

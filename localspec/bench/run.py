@@ -21,11 +21,13 @@ ABBA order and from a fresh state; `--curves` does so on virtual clocks too. `--
                          tokens_per_pass, acceptance_rate; null where nothing is known
       best_fixed         family -> [setting, ratio]
       scores             a family each: family; auto, oracle (speeds over plain decoding); auto_over_oracle;
-                         gain_share ((auto - 1) / (oracle - 1), null where nothing was to be gained);
+                         gain_share ((auto - 1) / (oracle - 1), null where the oracle gains less than 5 %);
                          perfect_share (of the speed with a drafter that is always right and free); alone
-                         (source -> the oracle with that one only); lost (shares of auto's time, on the
-                         virtual clock: silent + source + length is all that the oracle saves; cold_start and
-                         ledger are what learning beforehand or no ledger would have saved of it)
+                         (source -> the oracle with that one only); lost (shares of auto's time on the
+                         virtual clock, whose first three add up to all that the oracle saves: silent, nothing
+                         guessed; source, another one should have; length, too few or too many guesses;
+                         and of these cold_start, which counts from other prompts would have saved, and
+                         ledger, which no bound on losses would have)
 """
 
 from __future__ import annotations
