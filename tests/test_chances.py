@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine.chances import BINS, EDGES, MIDDLES, MOST_SAVED, Chances, Outlook, saved_counts
+from localspec.engine.chances import BINS, EDGES, MIDDLES, MOST, MOST_SAVED, Chances, Outlook, saved_counts
 
 confidences = st.floats(0.0, 1.0)
 judged = st.lists(st.tuples(confidences, st.booleans()), max_size=60)
@@ -44,7 +44,7 @@ def test_bins_cover_every_confidence_once() -> None:
 
 @given(confidences)
 def test_a_source_is_believed_until_something_is_known(confidence: float) -> None:
-    assert Chances().rate(confidence) == pytest.approx(confidence)
+    assert Chances().rate(confidence) == pytest.approx(confidence, abs=1e-6)
 
 
 @pytest.mark.parametrize("confidence", [0.01, 0.55, 0.93, 1.0])
@@ -71,7 +71,18 @@ def test_a_rate_is_a_probability(trials: list[tuple[float, bool]], asked: list[f
     chances = Chances()
     for confidence, right in trials:
         chances.learn(confidence, right)
-    assert all(0.0 <= chances.rate(confidence) <= 1.0 for confidence in asked)
+    rates = [chances.rate(confidence) for confidence in asked]
+    assert all(0.0 < rate <= 1.0 + 1e-6 for rate in rates)
+    assert chances.rates(asked) == rates
+
+
+def test_a_rate_follows_every_trial() -> None:
+    chances = Chances()
+    before = chances.rate(0.8)
+    chances.learn(0.8, False)
+    lower = chances.rate(0.8)
+    chances.learn(0.8, True)
+    assert lower < chances.rate(0.8) < before
 
 
 # Earlier sessions.
@@ -165,7 +176,7 @@ json_like = st.recursive(
 def test_whatever_is_read_can_be_used(raw: dict[str, Any]) -> None:
     for counts in saved_counts(raw).values():
         chances = Chances(counts)
-        assert all(0.0 <= chances.rate(confidence) <= 1.0 for confidence in MIDDLES)
+        assert all(0.0 <= chances.rate(confidence) <= 1.0 + 1e-6 for confidence in MIDDLES)
 
 
 # The outlook on guesses that are not made yet.
@@ -175,11 +186,13 @@ def test_whatever_is_read_can_be_used(raw: dict[str, Any]) -> None:
 def test_an_outlook_expects_what_the_prior_says(prior: float) -> None:
     outlook = Outlook(Chances(), prior)
     assert outlook.shares.sum() == pytest.approx(1.0)
-    gains = outlook.gains(5)
-    assert gains.shape == (BINS, 5)
-    assert gains[:, 0] == pytest.approx(MIDDLES)
-    for k in range(4):
-        assert gains[:, k + 1] - gains[:, k] == pytest.approx(np.array(MIDDLES) * prior ** (k + 1))
+    gains = outlook.gains()
+    assert gains.shape == (BINS, MOST + 1)
+    assert gains[:, 0] == pytest.approx(0.0)
+    assert gains[:, 1] == pytest.approx(MIDDLES, abs=1e-6)
+    for k in range(1, 6):
+        assert gains[:, k + 1] - gains[:, k] == pytest.approx(np.array(MIDDLES) * prior**k, abs=1e-6)
+    assert outlook.mean() == pytest.approx(outlook.shares @ gains)
     assert outlook.after(0.5) == pytest.approx(prior)
 
 
@@ -196,10 +209,10 @@ def test_an_outlook_learns_how_confident_guesses_are_and_how_long_they_hold() ->
 def test_an_outlook_follows_the_chances() -> None:
     chances = Chances()
     outlook = Outlook(chances, 0.7)
-    before = outlook.gains(3).copy()
+    before = outlook.gains().copy()
     for _ in range(50):
         chances.learn(0.5, False)
         outlook.learn([0.5], 0, 1)
-    worse = outlook.gains(3) < before - 0.05
+    worse = (outlook.gains() < before - 0.05)[:, 1:]
     assert worse.all(axis=1).sum() == 1
-    assert outlook.gains(8).shape == (BINS, 8)
+    assert worse.any(axis=1).sum() == 1
