@@ -202,9 +202,10 @@ def verify(
         from pathlib import Path
 
         from localspec.bench import check
+        from localspec.bench.workloads import parse_temps
 
         file = Path(prompts) if prompts else None
-        wanted = check.Wanted(check.parse_temps(temps), tokens, file)
+        wanted = check.Wanted(parse_temps(temps), tokens, file)
         raise typer.Exit(check.verify(settings, terminal, wanted, as_json=json))
 
 
@@ -259,12 +260,13 @@ def bench(
         wishes = config.load({name: given[name] for name in config.names() if name in given})
         terminal.progress("loading ...")
         from localspec.bench import run
+        from localspec.bench.workloads import parse_temps
 
         options = run.Options(
             prompts=prompts,
             force=force,
             families=tuple(family or ()),
-            temps=run.parse_temps(temps) if temps is not None else None,
+            temps=parse_temps(temps) if temps is not None else None,
             tokens=tokens,
             per_family=per_family,
             repeats=repeats,

@@ -14,7 +14,8 @@ import tiny
 from tables import certain
 
 from localspec.bench import check
-from localspec.bench.check import InTurns, Wanted, parse_temps, verify
+from localspec.bench.check import InTurns, Wanted, verify
+from localspec.bench.workloads import parse_temps
 from localspec.cli import main
 from localspec.config import Settings
 from localspec.engine import accept

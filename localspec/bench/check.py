@@ -66,19 +66,6 @@ class InTurns:
         self.policies[self._turn].learn(step, n_cached)
 
 
-def parse_temps(text: str) -> tuple[float, ...]:
-    """`--temps 0,0.8`. Raises UsageError for anything but temperatures from 0 to 100."""
-    try:
-        temps = tuple(dict.fromkeys(float(part) for part in text.split(",")))
-    except ValueError:
-        temps = ()
-    if not temps or not all(0 <= t <= 100 for t in temps):
-        raise UsageError(
-            f"--temps is {text!r}", "give numbers from 0 to 100 with commas between, as in 0,0.8"
-        )
-    return temps
-
-
 def verify(settings: Settings, terminal: Terminal, wanted: Wanted, *, as_json: bool) -> ExitStatus:
     """Print the certificate of the model that `settings` name; ERROR when it finds a defect."""
     if not draft_names(settings.draft):

@@ -143,9 +143,13 @@ def best_fixed(rows: Iterable[dict[str, Any]], family: str) -> tuple[str, float]
     """
     best = (PLAIN, 1.0)
     for row in rows:
-        if row["family"] == family and row["setting"] not in (PLAIN, AUTO) and row["ratio"] is not None:
+        if row["family"] == family and _is_fixed(row["setting"]) and row["ratio"] is not None:
             best = max(best, (row["setting"], row["ratio"]), key=lambda pair: pair[1])
     return best
+
+
+def _is_fixed(setting: str) -> bool:
+    return setting != PLAIN and not setting.startswith(AUTO)
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:

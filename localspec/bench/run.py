@@ -129,17 +129,6 @@ def bench(
     return ExitStatus.OK
 
 
-def parse_temps(text: str) -> tuple[float, ...]:
-    """Different temperatures out of a comma-separated list. Raises UsageError."""
-    try:
-        found = tuple(dict.fromkeys(float(part) for part in text.split(",")))
-    except ValueError:
-        found = ()
-    if not found or not all(0 <= temperature <= 100 for temperature in found):
-        raise UsageError(f"--temps {text!r}", "give numbers from 0 to 100, as in 0,0.8")
-    return found
-
-
 def _prompts(options: Options) -> list[Prompt]:
     if options.prompts and options.force:
         raise UsageError("--prompts and --force", "give one of them")

@@ -169,3 +169,14 @@ def _label(value: object, what: str) -> str:
 
 def _reason(error: Exception) -> str:
     return error.strerror or "" if isinstance(error, OSError) else str(error)
+
+
+def parse_temps(text: str) -> tuple[float, ...]:
+    """Different temperatures out of a comma-separated list. Raises UsageError."""
+    try:
+        found = tuple(dict.fromkeys(float(part) for part in text.split(",")))
+    except ValueError:
+        found = ()
+    if not found or not all(0 <= temperature <= 100 for temperature in found):
+        raise UsageError(f"--temps {text!r}", "give numbers from 0 to 100, as in 0,0.8")
+    return found

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
-from typing import cast
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from localspec.engine.generate import WIDEST_PASS, proposal_of
 from localspec.engine.ledger import SHARE, Ledger
 from localspec.engine.lines import Front, Line, Pick, best_pick
 from localspec.engine.sources import AGREED, ALONE, CONTRADICTED, Costly, Drafted, Free
-from localspec.engine.types import Attempt, Guess, Peeking, Proposal, Step
+from localspec.engine.types import Attempt, Guess, Proposal, Step
 
 HORIZON = 0.995
 """How slowly the rate of tokens per second forgets, for each step."""
@@ -40,6 +39,8 @@ CAUTION = 0.7
 """How much dearer a loss counts the less may still be lost: to lose all means no guesses for a long time."""
 CONFIRMED, STILL_RIGHT = 0.95, 0.97
 """How often a guess is right that two sources make, to begin with and behind others that were."""
+OUTLOOK_LASTS = 8
+"""Steps for which the value of asking a costly source is taken to be the same."""
 TAIL = 31
 """Guesses of a free source looked at behind those of a costly one."""
 SECOND = 0.6
@@ -96,10 +97,13 @@ class Scheduler:
         self.costs, self.free, self.costly, self.clock = costs, free, costly, clock
         self.drawn, self.wakes = drawn, wakes
         self.ledger = ledger or Ledger()
+        self._peek: Callable[[Sequence[int], int], Proposal] | None
+        self._peek = getattr(free[0].drafter, "peek", None) if free else None
         self._tokens, self._seconds = 30.0, 30.0 * costs.plain(0)  # of late; their ratio is the rate
         self._looking = 0.0  # seconds a step takes that only looks
         self._said: list[tuple[Free, Proposal]] = []
         self._drafted: tuple[Costly, Drafted] | None = None
+        self._outlooks: dict[int, tuple[int, int, float]] = {}  # steps left, widest pass, value
         self._until_plain = 0  # the first pass of a session measures
         self._answered, self._answers, self._turn = float(TYPICAL_ANSWER), 1, 0
 
@@ -178,7 +182,7 @@ class Scheduler:
         if costly.cost.seconds(1, unseen) + self._loss(now, 2) > now.left:
             return None
         read = 1 + (unseen - 1) * READ_NOW
-        expected = self._alone(costly, now, Line(), 1 - now.rate * now.plain)
+        expected = self._from_here(costly, now)
         if now.lines:
             agree = costly.agreement(now.lines[0].proposal.confidence[0])
             confirmed = max(_confirmed(now.lines[0], now), pick.value)
@@ -192,6 +196,14 @@ class Scheduler:
             if value > best:
                 best, start = value, line
         return Line() if start is None and costly.probe_is_due() else start
+
+    def _from_here(self, costly: Costly, now: _Now) -> float:
+        """`_alone` behind nothing, worked out anew every few steps: it changes slowly, and takes long."""
+        age, widest, value = self._outlooks.get(id(costly), (0, 0, 0.0))
+        if age == 0 or widest != now.widest:
+            age, value = OUTLOOK_LASTS, self._alone(costly, now, Line(), 1 - now.rate * now.plain)
+        self._outlooks[id(costly)] = age - 1, now.widest, value
+        return value
 
     def _alone(self, costly: Costly, now: _Now, line: Line, otherwise: float) -> float:
         """What guesses of `costly` behind `line` are worth, when what the first one says decides how many it
@@ -209,18 +221,18 @@ class Scheduler:
 
     def _compute(self, costly: Costly, now: _Now, line: Line) -> Pick:
         """Let a costly source go on behind `line` while another guess pays, and a free one behind that."""
-        tokens, guesses, kinds = list(line.proposal.tokens), list[Guess](), list[str]()
+        tokens, guesses, kinds, rates = list(line.proposal.tokens), list[Guess](), list[str](), list[float]()
         unseen = costly.drafter.unseen(now.context) + len(line)
         tail = now.lines[0].proposal if now.lines and not tokens else self._tail(tokens, now)
-        reach, gain = line.reach[-1], line.gain[-1]
+        reach = line.reach[-1]
         started = self.clock()
         for guess in costly.drafter.follow(now.context, line.proposal.tokens):
             kind = ALONE if not tail.tokens else AGREED if tail.tokens[0] == guess.token else CONTRADICTED
             guesses.append(guess)
             kinds.append(kind)
             tokens.append(guess.token)
-            reach *= costly.rate(guess.confidence, kind)
-            gain += reach
+            rates.append(costly.rate(guess.confidence, kind))
+            reach *= rates[-1]
             tail = self._tail(tokens, now)
             spent = self.clock() - started + costly.cost.guess
             if len(tokens) + 1 >= now.widest or spent + self._loss(now, len(tokens) + 2) > now.left:
@@ -233,10 +245,9 @@ class Scheduler:
         proposal = proposal_of(guesses)
         self._drafted = costly, Drafted(tuple(line.proposal.tokens), proposal, kinds)
         whole = line.first(len(line))
-        rates = [costly.rate(c, kind) for c, kind in zip(proposal.confidence, kinds, strict=True)]
-        whole.add(costly.drafter.name, proposal, rates)
         if self.drawn:
-            return self._submit(now, line, costly, proposal)
+            return self._submit(now, whole, costly.drafter.name, proposal)
+        whole.add(costly.drafter.name, proposal, rates)
         if tail.tokens and len(whole) == len(tokens):
             source = self.free[0]
             whole.add(source.drafter.name, tail, source.chances.rates(tail.confidence))
@@ -245,13 +256,12 @@ class Scheduler:
         ]
         return best_pick([whole], front, now.rate, 0.0)
 
-    def _submit(self, now: _Now, line: Line, costly: Costly, proposal: Proposal) -> Pick:
+    def _submit(self, now: _Now, line: Line, name: str, drawn: Proposal) -> Pick:
         """All of a draft that was drawn: to drop a guess for what it is would bias the text."""
-        whole = line.first(len(line))
-        whole.add(costly.drafter.name, proposal, [1.0] * len(proposal.tokens))
-        size = len(whole) + 1
+        line.add(name, drawn, [1.0] * len(drawn.tokens))
+        size = len(line) + 1
         width = next((width for width, _ in now.front if width >= size), size)
-        return Pick(0.0, whole, len(whole), width)
+        return Pick(0.0, line, len(line), width)
 
     def _loss(self, now: _Now, size: int) -> float:
         """Seconds beyond a plain pass that one over `size` tokens may take."""
@@ -263,9 +273,7 @@ class Scheduler:
     def _tail(self, tokens: Sequence[int], now: _Now) -> Proposal:
         """What the first free source would guess behind `tokens`, if it can tell."""
         room = min(now.widest - 1 - len(tokens), TAIL)
-        if room <= 0 or not self.free or not hasattr(self.free[0].drafter, "peek"):
-            return Proposal()
-        return cast(Peeking, self.free[0].drafter).peek(tokens, room)
+        return self._peek(tokens, room) if self._peek and room > 0 else Proposal()
 
     def _goes_on(
         self, costly: Costly, now: _Now, size: int, reach: float, confidence: float, tail: Proposal

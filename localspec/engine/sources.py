@@ -24,7 +24,11 @@ TABLES = (*KINDS, "agrees")
 
 @dataclass(slots=True)
 class Free:
-    """A source whose guesses cost no more than looking: asked at every step, taken when it pays."""
+    """A source whose guesses cost no more than looking: asked at every step, taken when it pays.
+
+    If its drafter has `peek(guessed, limit)`, which tells what it would guess behind further tokens, the first
+    of the free sources also goes on where a costly one ends.
+    """
 
     drafter: Drafter
     chances: Chances = field(default_factory=Chances)

@@ -195,13 +195,6 @@ class Sequential(Drafter, Protocol):
         """What follows `context` and `guessed`, one guess at a time: stop asking when no more is wanted."""
 
 
-class Peeking(Drafter, Protocol):
-    """A source whose guesses cost nothing, and that can tell what it would guess further on."""
-
-    def peek(self, guessed: Sequence[int], limit: int) -> Proposal:
-        """At most `limit` guesses to follow the context of the last `propose` and `guessed`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """What a policy wants checked in the next pass.
