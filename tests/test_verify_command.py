@@ -182,7 +182,7 @@ def test_what_is_refused(files: dict[str, Path], given: dict[str, Any], words: s
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("--temps", "hot"), "--temps is 'hot'"),
+        (("--temps", "hot"), "--temps 'hot'"),
         (("--prompts", "/no/such/file"), "cannot read /no/such/file"),
         (("--tokens", "0"), "--tokens"),
     ],
