@@ -78,7 +78,7 @@ _NO_NUL = _Rule("a text without NUL bytes", lambda x: "\0" not in x)
 _RULES = {
     "model": _NO_NUL,
     "draft": _NO_NUL,
-    "draft_len": _between(1, 63),
+    "draft_len": _between(1, 47),
     "accept": _one_of("coupled", "rejection"),
     "threads": _between(1, 512),
     "gpu_layers": _between(-1, 100_000),

@@ -19,7 +19,7 @@ NONE_GIVEN = dict.fromkeys(config.names())
 RULES: dict[str, tuple[list[Any], list[Any]]] = {
     "model": (["m.gguf", "é"], ["a\0b"]),
     "draft": (["none", "ngram,m.gguf"], ["a\0b"]),
-    "draft_len": ([1, 63], [0, 64, -1, 10**12]),
+    "draft_len": ([1, 47], [0, 48, -1, 10**12]),
     "accept": (["coupled", "rejection"], ["", "COUPLED", "both"]),
     "threads": ([1, 512], [0, -1, 513]),
     "gpu_layers": ([-1, 0, 99], [-2, 10**6]),
@@ -84,7 +84,7 @@ def test_flags_over_file_over_defaults(tmp_path: Path) -> None:
     settings = config.load(NONE_GIVEN | {"temp": 0.25, "stop": ["y", "z"]}, path)
     assert (settings.temp, settings.stop) == (0.25, ("y", "z"))
     assert (settings.top_k, settings.model) == (7, "file.gguf")
-    assert (settings.top_p, settings.draft) == (0.95, "ngram")
+    assert (settings.top_p, settings.draft) == (0.95, "auto")
 
 
 def test_nothing_given(tmp_path: Path) -> None:

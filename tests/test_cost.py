@@ -47,9 +47,9 @@ def test_front_ascends_and_holds_the_cheapest_way_for_any_number_of_tokens(curve
     assert [n for n, _ in front] == sorted({n for n, _ in front})
     assert [t for _, t in front] == sorted({t for _, t in front})
     assert set(front) <= set(curve.items())
-    for n in range(1, 65):
+    for n in range(1, 49):
         cheapest = next(t for width, t in front if width >= n)
-        assert cheapest == min(t for width, t in curve.items() if width >= n)
+        assert cheapest == min(t for width, t in curve.items() if n <= width <= 48)
 
 
 def test_only_widths_that_may_run_are_known_or_offered() -> None:
@@ -182,14 +182,12 @@ def scheduled(table: Mapping[int, float], curve: Mapping[int, float]) -> tuple[P
     return costs, steps
 
 
-@pytest.mark.xfail(reason="one plain pass in 128 steps: half of what was remembered is still believed")
 @pytest.mark.parametrize("factor", [3.0, 1 / 3])
 def test_the_scheduler_corrects_a_table_wrong_throughout(factor: float) -> None:
     costs, steps = scheduled({n: factor * t for n, t in TRUTH.items()}, TRUTH)
     assert costs.plain(N_PROMPT + tokens(steps)) == pytest.approx(1.0, rel=0.15)
 
 
-@pytest.mark.xfail(reason="what was remembered counts as seen, so that a wrong memory looks like a slope")
 def test_a_table_wrong_throughout_teaches_no_slope() -> None:
     costs, _ = scheduled({n: t / 3 for n, t in TRUTH.items()}, TRUTH)
     assert costs.slope < 1e-4
@@ -232,7 +230,6 @@ def test_the_slope_is_learnt(slope: float, noise: float, widths: tuple[int, ...]
     assert costs.slope == pytest.approx(slope, rel=0.2)
 
 
-@pytest.mark.xfail(reason="the bound on the slope counts only what the slope does not explain yet")
 @pytest.mark.parametrize("noise", [0.0, 0.03])
 @pytest.mark.parametrize("widths", [(1, 1, 4), (4, 8, 1, 2)])
 def test_the_slope_is_learnt_in_one_long_answer(noise: float, widths: tuple[int, ...]) -> None:

@@ -25,7 +25,7 @@ from localspec.errors import UsageError
 
 DRAFT, GREEDY, HYBRID = "draft", "greedy", "hybrid"
 WARM, UNLIMITED = "auto-warm", "auto-unlimited"
-LONGEST = 63
+LONGEST = 47
 _LENGTHS_FREE, _LENGTHS_DRAFT, _LENGTH_GREEDY = (3, 7, 15), (2, 4), 4
 _HYBRID_FREE, _HYBRID_TOTAL = 2, 4
 _MANY_TOKENS = 10**9

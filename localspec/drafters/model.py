@@ -112,8 +112,8 @@ def _right(lead: float) -> float:
     """How often a draft's choice is the target's, by how many logits it leads the next best one.
 
     With the noise of the position added to both, since that is what they share: even an unlikely choice is
-    safe when it is the noise's doing. Fitted to a 135M model in four bits guessing for its F16 original, where
-    it fits greedy and drawn choices alike.
+    safe when it is the noise's doing. Fitted to a 135M model in four bits guessing for its F16 original,
+    where it fits greedy and drawn choices alike.
     """
     return 1.0 - 0.62 * math.exp(-0.85 * lead)
 

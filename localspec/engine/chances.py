@@ -71,7 +71,7 @@ class Chances:
 
     def _work_out(self, confidence: float) -> float:
         i = bisect_right(EDGES, confidence)
-        return (1e-6 + TRUST_SAID * confidence + self._right[i]) / (TRUST_SAID + self._trials[i])
+        return (TINY + TRUST_SAID * confidence + self._right[i]) / (TINY + TRUST_SAID + self._trials[i])
 
     def learn(self, confidence: float, right: bool) -> None:
         """A guess was judged."""
@@ -116,6 +116,8 @@ SHARES = (
 """How a small draft model's confidence is spread over the bins, until a text has shown it."""
 TRUST_SHARES = 30.0
 FADE = 0.99
+TINY = 1e-6
+"""So that no chance is quite 0."""
 MOST = 63
 """Guesses an outlook looks ahead."""
 REFRESH = 16

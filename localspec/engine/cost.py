@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-LADDER = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
+LADDER = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48)
 """Widths a pass may have."""
-CALIBRATION = (1, 2, 4, 8, 16, 32, 3, 6, 12, 24, 5, 7, 48, 64)
+CALIBRATION = (1, 2, 4, 8, 16, 32, 3, 6, 12, 24, 5, 7, 48)
 """The ladder in the order in which its widths are measured while time lasts."""
 CALIBRATION_SECONDS = 1.5
 
@@ -50,9 +50,8 @@ class PassCosts:
         if not seconds.get(1, 0) > 0:
             raise ValueError("the cost of a pass over one token is missing")
         self.ladder = tuple(sorted({1, *widths}))
-        self._widths = {
-            n: _Width(t, 0.05 * t, mean_seconds=t) for n, t in sorted(seconds.items()) if n in self.ladder
-        }
+        self._widths = {n: _Width(t, 0.05 * t) for n, t in sorted(seconds.items()) if n in self.ladder}
+        self._widths[1].seen = 0  # plain passes come soon and often: what they say now counts
         self.slope = slope
         self._covariance = self._variance = 0.0
         self._reference = self._widths[1].base  # the plain pass the other widths were measured beside
@@ -128,17 +127,20 @@ class PassCosts:
         if plain.seen >= 3 and not 1 / SHIFT < plain.base / self._reference < SHIFT:
             self._reference = plain.base
             self._widths = {1: plain}
+            plain.seen = 1
 
     def _learn_slope(self, width: int, n_cached: int, seconds: float, here: _Width) -> None:
         """Regression of seconds on width * n_cached within each width, pooled, old evidence fading."""
+        if not here.mean_seconds:  # what was remembered tells nothing about this text
+            here.mean_cached, here.mean_seconds = n_cached, seconds
         away = n_cached - here.mean_cached
-        here.mean_cached += 0.05 * away
+        here.mean_cached += 0.02 * away
         self._covariance = 0.998 * self._covariance + width * away * (seconds - here.mean_seconds)
-        here.mean_seconds += 0.05 * (seconds - here.mean_seconds)
+        here.mean_seconds += 0.02 * (seconds - here.mean_seconds)
         self._variance = 0.998 * self._variance + (width * away) ** 2
-        if self._variance < 1e6:  # one width seen 100 times over 100 tokens: too little to tell
+        if self._variance < 5e5:  # one width seen 200 times over 50 tokens: too little to tell
             return
-        slope = min(max(0.0, self._covariance / self._variance), here.base / (width * (n_cached + 1)))
+        slope = min(max(0.0, self._covariance / self._variance), seconds / (width * (n_cached + 1)))
         change = 0.05 * (slope - self.slope)
         self.slope += change
         for n, other in self._widths.items():  # what is expected here and now stays as it was

@@ -31,7 +31,10 @@ from localspec.engine.types import (
 )
 
 WIDEST_PASS = 64
-"""Most tokens one verify pass may hold: the last emitted token and 63 guesses."""
+"""Most rows of logits a model must be able to give at once."""
+MOST_GUESSES = 47
+"""Guesses a pass may check. A pass over 64 tokens rounds otherwise, even with weights whose narrower passes are
+exact to the last bit: the text would depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Fixed:
             source.drafter.begin(context)
 
     def draft(self, context: Sequence[int], room: int) -> Attempt:
-        room = min(room, WIDEST_PASS - 1)
+        room = min(room, MOST_GUESSES)
         for source in self.sources if room > 0 else ():
             limit = min(room, source.limit)
             guess = source.drafter.propose(context, limit, source.min_confidence.__le__)
@@ -177,9 +180,10 @@ class Generator:
         """What the policy wants, cut behind its first end of turn and made to fit."""
         attempt = self.policy.draft(context, room - 1)
         guess = attempt.proposal
-        tokens = _upto_end(guess.tokens[: min(room, WIDEST_PASS) - 1], self.is_end)
+        tokens = _upto_end(guess.tokens[: min(room - 1, MOST_GUESSES)], self.is_end)
         # padding must not reach past the context's end
-        width = max(len(tokens) + 1, min(attempt.width, WIDEST_PASS, self.model.n_ctx + 1 - len(context)))
+        room = min(MOST_GUESSES + 1, self.model.n_ctx + 1 - len(context))
+        width = max(len(tokens) + 1, min(attempt.width, room))
         return replace(attempt, proposal=Proposal(tokens, guess.confidence, guess.dists), width=width)
 
     def _accept(self, context: list[int], proposal: Proposal, rows: Logits) -> accept.Verdict:

@@ -17,7 +17,7 @@ from operator import mul
 import numpy as np
 
 from localspec.engine.cost import PassCosts
-from localspec.engine.generate import WIDEST_PASS, proposal_of
+from localspec.engine.generate import MOST_GUESSES, proposal_of
 from localspec.engine.ledger import SHARE, Ledger
 from localspec.engine.lines import Front, Line, Pick, best_pick
 from localspec.engine.sources import AGREED, ALONE, CONTRADICTED, Costly, Drafted, Free
@@ -27,8 +27,9 @@ HORIZON = 0.995
 """How slowly the rate of tokens per second forgets, for each step."""
 LEAST_GAIN = 0.01
 """Expected tokens by which guessing must beat a plain pass."""
-REFRESH = 128
-"""Steps after which a plain pass is due, so that the plain speed stays measured."""
+REFRESH_FIRST, REFRESH = 2, 128
+"""Steps after which a plain pass is due, so that the plain speed stays measured: soon in a session, where it is
+only remembered, then twice as late each time."""
 CATCH_UP = 16
 """Unseen tokens from which on reading them is a price to be decided on, not a cost of the step."""
 READ_NOW = 0.25
@@ -104,7 +105,7 @@ class Scheduler:
         self._said: list[tuple[Free, Proposal]] = []
         self._drafted: tuple[Costly, Drafted] | None = None
         self._outlooks: dict[int, tuple[int, int, float]] = {}  # steps left, widest pass, value
-        self._until_plain = 0  # the first pass of a session measures
+        self._refresh, self._until_plain = REFRESH_FIRST, 0  # the first pass of a session measures
         self._answered, self._answers, self._turn = float(TYPICAL_ANSWER), 1, 0
 
     @property
@@ -135,7 +136,7 @@ class Scheduler:
         left = (self.ledger.allowance - self.ledger.balance) * plain - self._looking
         if left < 0 and self._looking > SHARE * plain:  # even to look costs more than may be lost
             return Attempt(why=MAKING_UP)
-        front, losses = self._front(len(context) - 1, plain, left, min(room, WIDEST_PASS - 1))
+        front, losses = self._front(len(context) - 1, plain, left, min(room, MOST_GUESSES))
         if len(front) == 1:
             return Attempt(why=MAKING_UP)
         now = _Now(context, room, plain, left, self.rate, front, losses, [], [])
@@ -354,7 +355,10 @@ class Scheduler:
         self._tokens = HORIZON * self._tokens + tokens
         self._seconds = HORIZON * self._seconds + step.seconds
         self._turn += tokens
-        self._until_plain = REFRESH if step.width == 1 else self._until_plain - 1
+        self._until_plain -= 1
+        if step.width == 1:
+            self._refresh = min(2 * self._refresh, REFRESH) if self._until_plain < 0 else self._refresh
+            self._until_plain = self._refresh
         if self._drafted is None:
             self._looking += 0.1 * (step.seconds_draft - self._looking)
         for source, proposal in self._said:

@@ -26,8 +26,8 @@ TABLES = (*KINDS, "agrees")
 class Free:
     """A source whose guesses cost no more than looking: asked at every step, taken when it pays.
 
-    If its drafter has `peek(guessed, limit)`, which tells what it would guess behind further tokens, the first
-    of the free sources also goes on where a costly one ends.
+    If its drafter has `peek(guessed, limit)`, which tells what it would guess behind further tokens, the
+    first of the free sources also goes on where a costly one ends.
     """
 
     drafter: Drafter
