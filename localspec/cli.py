@@ -367,7 +367,7 @@ def plan(
     terminal = Terminal.standard("auto")
     with _outcome(terminal):
         from localspec import config, manage, obtain
-        from localspec.app import budget
+        from localspec.loading import budget
 
         tokens = manage.parse_size(ctx) if ctx else None
         given = {"ctx": tokens, "kv_type": kv_type, "gpu_layers": gpu_layers, "draft": draft, "model": name}

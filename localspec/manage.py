@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from localspec import config, obtain
-from localspec.app import Machine, make_plan, self_draft
 from localspec.config import Settings
 from localspec.engine.types import Device
 from localspec.errors import BadModelFile, LocalspecError, ModelNotFound, UsageError
 from localspec.llama.devices import Memory
+from localspec.loading import Machine, make_plan, self_draft
 from localspec.models import catalog, hub
 from localspec.models.candidates import candidates, self_draft_folder
 from localspec.models.catalog import Entry

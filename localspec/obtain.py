@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localspec.app import Machine, make_plan
 from localspec.config import Settings
 from localspec.errors import BadModelFile, DownloadError, ModelNotFound
+from localspec.loading import Machine, make_plan
 from localspec.models import catalog, hub
 from localspec.models.catalog import Entry
 from localspec.models.facts import ModelFacts, model_facts

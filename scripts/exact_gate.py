@@ -19,11 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localspec.app import Hear, open_target
+from localspec.app import open_target
 from localspec.config import Settings
 from localspec.engine.exactness import first_difference
 from localspec.llama.library import CancelFlag
 from localspec.llama.quantize import quantize
+from localspec.loading import Hear
 from localspec.models.find import packaged_model
 
 PROMPT = (

@@ -73,9 +73,9 @@ def write_8b(path: Path, n_layer: int) -> Path:
 
 def compare(path: Path, n_ctx: int) -> bool:
     """Plan, load, and print planned against allocated bytes by device. True within 10 %."""
-    from localspec.app import Machine, make_plan
     from localspec.config import Settings
     from localspec.llama.model import LlamaModel, LoadOptions
+    from localspec.loading import Machine, make_plan
     from localspec.models.facts import read_model
 
     found = make_plan(read_model(path), [], Settings(ctx=n_ctx), Machine.here())

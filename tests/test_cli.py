@@ -203,8 +203,9 @@ def test_a_draft_of_another_vocabulary(files: Files) -> None:
 
 NO_DRAFTS = {
     "8": (2, "did you mean --draft-len 8?"),
-    "": (2, "give none"),
-    "none,ngram": (2, "give none, or a list"),
+    "": (2, "give auto, none, or a list"),
+    "none,ngram": (2, "give auto, none, or a list"),
+    "auto,ngram": (2, "give auto, none, or a list"),
     "ngram,ngram": (2, "different sources"),
     "no-such-source": (3, "no model 'no-such-source' in the catalogue"),
     "~no.such.user/m.gguf": (3, "no such model file"),
@@ -237,7 +238,8 @@ def test_every_kind_of_draft_gives_the_same_text(files: Files) -> None:
         "f32",
     )
     drafts = ("none", "ngram", str(files["draft"]), f"ngram,{files['draft']}")
-    done = [run(*command, "--draft", draft, STORY) for draft in drafts]
+    done = [run(*command, "--draft", draft, "--draft-len", "4", STORY) for draft in drafts]
+    done.append(run(*command, STORY))  # and whatever the scheduler makes of it
     assert {one.returncode for one in done} == {0}
     assert len({one.stdout for one in done}) == 1
     assert "accepted" not in done[0].stderr
@@ -260,11 +262,14 @@ def test_same_seed_same_text_with_the_real_model(real_copy: Callable[[str], Path
         "1",
     )
     drafts = ("none", "ngram", str(real_copy("Q4_0")))
-    plain, ngram, model = (run(*command, "--temp", temperature, "--draft", draft, STORY) for draft in drafts)
-    assert (plain.returncode, ngram.returncode, model.returncode) == (0, 0, 0)
+    command = (*command, "--temp", temperature)
+    plain, ngram, model = (run(*command, "--draft", draft, "--draft-len", "4", STORY) for draft in drafts)
+    auto = run(*command, STORY)
+    assert (plain.returncode, ngram.returncode, model.returncode, auto.returncode) == (0, 0, 0, 0)
     assert len(plain.stdout) > 200
     assert ngram.stdout == plain.stdout
     assert model.stdout == plain.stdout
+    assert auto.stdout == plain.stdout
     assert re.search(r"ngram [1-9]\d*/", ngram.stderr)  # some guess was right, or nothing has been shown
     assert re.search(r"draft [1-9]\d*/", model.stderr)
 
@@ -399,12 +404,16 @@ def test_the_answer_and_nothing_else(files: Files) -> None:
     assert "llama_model_loader" not in verbose.stderr
 
 
+STATS = {
+    *("accepted_length_histogram", "sources", "share_of_tokens", "acceptance_by_position", "why"),
+    *("gain", "seconds_plain", "seconds_open", "ledger"),
+}
 TALLY = {"passes", "tokens", "drafted", "accepted", "mean_accepted_length", "acceptance_rate"}
 
 
 def test_the_json_object(files: Files) -> None:
-    done = run(*CHAT, "--json", "-m", files["endless"], "-n", "200", "--seed", "7", "--temp", "0", STORY)
-    answer = json.loads(done.stdout)
+    command = (*CHAT, "--json", "-m", files["endless"], "-n", "200", "--seed", "7", "--temp", "0", STORY)
+    answer = json.loads(run(*command, "--draft", "ngram", "--draft-len", "7").stdout)
     assert set(answer) == {"text", "finish_reason", "timings", "stats", "seed", "model", "context"}
     assert (answer["finish_reason"], answer["seed"]) == ("length", 7)
     assert answer["model"] == str(files["endless"])
@@ -414,18 +423,34 @@ def test_the_json_object(files: Files) -> None:
     parts = sum(timings[f"seconds_{part}"] for part in ("draft", "verify", "host"))
     assert timings["seconds_decode"] == pytest.approx(parts, abs=1e-5)
     assert timings["tokens_per_second"] == pytest.approx(200 / timings["seconds_decode"], rel=0.01)
-    assert set(stats) == TALLY | {"accepted_length_histogram", "sources"}
+    assert set(stats) == TALLY | STATS
     assert stats["tokens"] == 200
     assert stats["drafted"] >= stats["accepted"] > 0
     histogram = {int(length): passes for length, passes in stats["accepted_length_histogram"].items()}
     assert sum(histogram.values()) == stats["passes"]
     assert sum(length * passes for length, passes in histogram.items()) == stats["tokens"]
-    assert set(stats["sources"]) == {"none", "ngram"}
+    assert set(stats["sources"]) == {"none", "ngram"} == set(stats["share_of_tokens"])
+    assert sum(stats["share_of_tokens"].values()) == pytest.approx(1, abs=0.01)
+    assert (stats["gain"], stats["ledger"]) == (None, None)  # nobody measured, nobody kept one
+    for judged in stats["acceptance_by_position"].values():
+        assert judged["rate"] == pytest.approx(judged["accepted"] / judged["judged"], abs=0.001)
     for field in ("passes", "tokens", "drafted", "accepted"):
         assert sum(source[field] for source in stats["sources"].values()) == stats[field]
     assert all(set(source) == TALLY for source in stats["sources"].values())
     assert answer["context"]["total"] == 4096
     assert answer["context"]["used"] in (timings["tokens_prefill"] + n for n in (199, 200, 201))
+
+
+def test_the_json_object_of_the_scheduler(files: Files) -> None:
+    command = (*CHAT, "--json", "-m", files["endless"], "-n", "200", "--seed", "7", "--temp", "0", STORY)
+    answer = json.loads(run(*command).stdout)
+    timings, stats = answer["timings"], answer["stats"]
+    assert set(stats) == TALLY | STATS
+    assert stats["gain"] == pytest.approx(stats["seconds_plain"] / timings["seconds_decode"], rel=0.01)
+    assert set(stats["ledger"]) == {"balance", "allowance", "tokens"}
+    assert stats["ledger"]["tokens"] == 200
+    assert sum(stats["why"].values()) <= stats["sources"]["none"]["passes"]
+    assert stats["why"]["measuring the plain speed"] >= 1
 
 
 def test_a_seed_that_was_not_given_is_said(files: Files) -> None:

@@ -14,7 +14,7 @@ import tiny
 from tables import TableModel, hostile, plain_text
 
 from localspec import config
-from localspec.app import Hear, Loaded, open_target
+from localspec.app import Loaded, open_target
 from localspec.config import Settings
 from localspec.drafters import NgramDrafter
 from localspec.engine.cost import CALIBRATION_SECONDS, LADDER, PassCosts
@@ -39,6 +39,7 @@ from localspec.errors import UsageError
 from localspec.learned import Learned
 from localspec.llama.library import CancelFlag
 from localspec.llama.model import LlamaModel
+from localspec.loading import Hear
 from localspec.models.facts import read_model
 from localspec.policy import measure
 

@@ -11,13 +11,13 @@ from typing import cast
 import pytest
 import tiny
 from conftest import EXACT
-from near_tie import divergence, first_difference
 from tables import AlwaysEnd, Empty, RandomGuesses, Repeats, TableModel, certain, hostile, plain_text
 from virtual import Timed
 
 from localspec.bench.replay import VirtualClock
 from localspec.drafters import NAMED, ModelDrafter
 from localspec.engine.cost import LADDER, DraftCost, PassCosts
+from localspec.engine.exactness import divergence, first_difference
 from localspec.engine.generate import Fixed, Generator
 from localspec.engine.sampling import Sampler
 from localspec.engine.schedule import Costly, Free, Scheduler

@@ -19,14 +19,17 @@ from hub_server import COMMIT, Fault, HubServer, wait_until
 from test_cli import RUN, Outcome, Tty, refused, run, run_each
 from test_hub import point_at
 
-from localspec import app, config, doctor, manage, obtain
-from localspec.app import Hear, Machine, open_target
+from localspec import app, config, doctor, loading, manage, obtain
+from localspec.app import open_target
 from localspec.cli import main
 from localspec.config import Settings
+from localspec.engine.generate import Fixed
 from localspec.engine.types import Device
 from localspec.errors import DownloadError, ModelNotFound, UsageError
+from localspec.guessers import asked_draft
 from localspec.llama.devices import Memory, UnusedGpu
 from localspec.llama.library import CancelFlag
+from localspec.loading import Hear, Machine
 from localspec.models import hub, plan
 from localspec.models.candidates import candidates, self_draft_folder
 from localspec.models.facts import read_model
@@ -696,7 +699,7 @@ def test_chat_makes_a_copy_of_the_model_and_keeps_it(tiny_path: Path) -> None:
 
 def test_chat_takes_a_draft_by_name(tiny_path: Path, small: Path) -> None:
     place(small, "org", "small", DRAFT)
-    chat = ("chat", "-m", tiny_path, "--json", "-n", "9", "hi", "--draft")
+    chat = ("chat", "-m", tiny_path, "--json", "-n", "9", "hi", "--draft-len", "3", "--draft")
     done, missing = run_each((*chat, "mini-draft"), (*chat, "org/none"))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["stats"]["sources"]["draft"]["drafted"] > 0
@@ -706,16 +709,19 @@ def test_chat_takes_a_draft_by_name(tiny_path: Path, small: Path) -> None:
 def opened(path: Path, draft: Path | None, **settings: object) -> tuple[list[str], tuple[str, ...]]:
     """What was noted while opening the model, and the names of the sources that it got."""
     notes: list[str] = []
-    wanted = Settings(threads=1, draft=str(draft) if draft else "none", **settings)  # type: ignore[arg-type]
+    name = str(draft) if draft else "none"
+    wanted = Settings(threads=1, draft=name, draft_len=4, **settings)  # type: ignore[arg-type]
     with open_target(wanted, path, draft, cancel=CancelFlag(), hear=Hear(note=notes.append)) as loaded:
-        return notes, tuple(source.drafter.name for source in loaded.generator.sources)
+        assert isinstance(loaded.generator.policy, Fixed)
+        return notes, tuple(source.drafter.name for source in loaded.generator.policy.sources)
 
 
 def test_a_draft_that_memory_is_too_short_for_is_said(
     tiny_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = app._asked_draft("model", small)
-    both = app.make_plan(read_model(tiny_path), [asked], Settings(draft="d.gguf"), machine(GIB))
+    facts = read_model(tiny_path)
+    asked = asked_draft("model", small, facts)
+    both = loading.make_plan(facts, [asked], Settings(draft="d.gguf"), machine(GIB))
     assert both.draft is asked
     enough = sum(both.bytes_by_device.values()) + plan.margin(2 * GIB)
     use(monkeypatch, machine(enough))
@@ -728,7 +734,7 @@ def test_a_draft_that_memory_is_too_short_for_is_said(
 
 
 def test_an_estimate_that_was_wrong_is_said(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_plan = app.make_plan
+    make_plan = loading.make_plan
     assert opened(tiny_path, None) == ([], ())
 
     for mib, said in ((64, 1), (-64, 1), (8, 0)):

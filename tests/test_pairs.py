@@ -11,6 +11,7 @@ import tiny
 
 from localspec.app import open_target
 from localspec.config import Settings
+from localspec.engine.generate import Fixed
 from localspec.errors import ExitStatus, VocabularyError
 from localspec.llama.library import CancelFlag
 from localspec.llama.model import LlamaModel, LoadOptions
@@ -97,9 +98,10 @@ def test_the_first_three_different_ids_are_shown() -> None:
 
 def opened(target: Path, draft: Path) -> list[str]:
     """Names of the sources that a target gets with `draft` given."""
-    settings = Settings(draft=str(draft), ctx=256, threads=1, seed=0)
+    settings = Settings(draft=str(draft), draft_len=4, ctx=256, threads=1, seed=0)
     with open_target(settings, target, draft, cancel=CancelFlag()) as loaded:
-        return [source.drafter.name for source in loaded.generator.sources]
+        assert isinstance(loaded.generator.policy, Fixed)
+        return [source.drafter.name for source in loaded.generator.policy.sources]
 
 
 def refused(target: Path, draft: Path) -> str:
@@ -148,15 +150,10 @@ def test_a_quantised_copy_of_the_real_model(real_model: Path, real_copy: Callabl
         check_vocabulary(target.vocab, draft.vocab)
 
 
-def test_a_refused_draft_is_freed(tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[Path] = []
-    close = LlamaModel.close
-
-    def spy(model: LlamaModel) -> None:
-        closed.append(model.path)
-        close(model)
-
-    monkeypatch.setattr(LlamaModel, "close", spy)
-    draft = tiny.write_other_vocab(tmp_path / "m.gguf")
-    refused(tiny_path, draft)
-    assert closed == [draft, tiny_path]
+def test_another_vocabulary_is_refused_before_anything_is_loaded(
+    tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[Path] = []
+    monkeypatch.setattr(LlamaModel, "__init__", lambda _self, path, *_a, **_k: loaded.append(path))
+    refused(tiny_path, tiny.write_other_vocab(tmp_path / "m.gguf"))
+    assert loaded == []

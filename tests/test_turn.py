@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 from tables import AlwaysRight, RandomGuesses, TableModel
 
-from localspec.app import Hear, open_target
+from localspec.app import open_target
 from localspec.chat import loop
 from localspec.chat.conversation import Conversation
 from localspec.chat.turn import Answer, run_turn
@@ -26,6 +26,7 @@ from localspec.engine.schedule import Scheduler
 from localspec.engine.types import Drafter, Sampling, Source
 from localspec.errors import UsageError
 from localspec.llama.library import CancelFlag
+from localspec.loading import Hear
 from localspec.ui.terminal import Terminal
 
 PIECES = [b"a", b"b ", "é".encode()[:1], "é".encode()[1:], "中".encode(), b"\xf0\x9f", b"c", b"d"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from localspec.app import Hear, Loaded, budget, open_target
+from localspec.app import Loaded, open_target
 from localspec.bench.certificate import DEFECT, About, Certificate
 from localspec.bench.verify import CONTROL_WIDTH, run
 from localspec.bench.workloads import FAMILIES, Prompt, built_in, read_prompts
@@ -25,6 +25,7 @@ from localspec.engine.types import Attempt, Cancelled, Policy, Sampling, Source,
 from localspec.errors import ExitStatus, UsageError
 from localspec.llama import devices
 from localspec.llama.library import LOG, CancelFlag
+from localspec.loading import Hear, budget
 from localspec.obtain import default_model, obtain
 from localspec.policy import draft_model, draft_names
 from localspec.ui.interrupt import on_interrupt

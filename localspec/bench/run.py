@@ -37,7 +37,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from localspec.app import Hear, Loaded, budget, open_target
+from localspec.app import Loaded, open_target
 from localspec.bench import picture, settings
 from localspec.bench.certificate import versions
 from localspec.bench.curves import Waits, read_curves, waits
@@ -54,6 +54,7 @@ from localspec.engine.types import Cancelled
 from localspec.errors import ExitStatus, UsageError
 from localspec.llama.library import CancelFlag
 from localspec.llama.model import LlamaModel
+from localspec.loading import Hear, budget
 from localspec.obtain import default_model, obtain
 from localspec.policy import draft_model
 from localspec.ui.interrupt import on_interrupt

@@ -9,13 +9,14 @@ import sys
 from contextlib import ExitStack
 from typing import IO
 
-from localspec.app import Hear, Loaded, budget, open_target
+from localspec.app import Loaded, open_target
 from localspec.chat.conversation import Conversation
 from localspec.chat.prompt import quote
 from localspec.config import Settings, is_text
 from localspec.engine.types import Cancelled
 from localspec.errors import ExitStatus, LocalspecError, UsageError
 from localspec.llama.library import LOG, CancelFlag
+from localspec.loading import Hear, budget
 from localspec.obtain import default_model, obtain
 from localspec.policy import draft_model
 from localspec.ui.interrupt import on_interrupt
@@ -87,7 +88,7 @@ def _load(settings: Settings, terminal: Terminal, cancel: CancelFlag) -> Loaded:
         f"{target.path}: context {target.n_ctx} of {target.n_ctx_train} tokens, "
         f"{target.options.threads} threads, "
         f"{target.options.kv_type} KV cache, flash attention {target.options.flash_attn}, "
-        f"guesses from {', '.join(loaded.plan.sources) or 'nothing'}"
+        f"guesses from {', '.join(loaded.guessers.sources) or 'nothing'}"
     )
     return loaded
 

@@ -33,8 +33,8 @@ from localspec.engine.types import (
 WIDEST_PASS = 64
 """Most rows of logits a model must be able to give at once."""
 MOST_GUESSES = 47
-"""Guesses a pass may check. A pass over 64 tokens rounds otherwise, even with weights whose narrower passes are
-exact to the last bit: the text would depend on it."""
+"""Guesses a pass may check. A pass over 64 tokens rounds otherwise, even with weights whose narrower passes
+are exact to the last bit: the text would depend on it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,9 @@ HORIZON = 0.995
 """How slowly the rate of tokens per second forgets, for each step."""
 LEAST_GAIN = 0.01
 """Expected tokens by which guessing must beat a plain pass."""
-REFRESH_FIRST, REFRESH = 2, 128
-"""Steps after which a plain pass is due, so that the plain speed stays measured: soon in a session, where it is
-only remembered, then twice as late each time."""
+REFRESH_FIRST, REFRESH = 4, 128
+"""Steps after which a plain pass is due, so that the plain speed stays measured: soon in a session, where it
+is only remembered, then four times as late each time."""
 CATCH_UP = 16
 """Unseen tokens from which on reading them is a price to be decided on, not a cost of the step."""
 READ_NOW = 0.25
@@ -357,7 +357,7 @@ class Scheduler:
         self._turn += tokens
         self._until_plain -= 1
         if step.width == 1:
-            self._refresh = min(2 * self._refresh, REFRESH) if self._until_plain < 0 else self._refresh
+            self._refresh = min(4 * self._refresh, REFRESH) if self._until_plain < 0 else self._refresh
             self._until_plain = self._refresh
         if self._drafted is None:
             self._looking += 0.1 * (step.seconds_draft - self._looking)
