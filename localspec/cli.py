@@ -66,6 +66,23 @@ def _setting(name: str, text: str, *flags: str) -> Any:
     return typer.Option(*flags, help=text, envvar=f"LOCALSPEC_{name.upper()}", show_envvar=False)
 
 
+_Model = Annotated[
+    str | None,
+    _setting(
+        "model", "Catalogue name, org/repo[:QUANT] or path. [default: the best one here]", "-m", "--model"
+    ),
+]
+_Ctx = Annotated[int | None, _setting("ctx", "Context. [default: the model's, at most 8192]")]
+_Threads = Annotated[int | None, _setting("threads", "[default: physical cores]", "-t", "--threads")]
+_GpuLayers = Annotated[int | None, _setting("gpu_layers", "Layers on the GPU. [default: what fits]")]
+_KvType = Annotated[str | None, _setting("kv_type", "Cache: f16, q8_0, bf16, ... [default: what fits]")]
+_FlashAttn = Annotated[str | None, _setting("flash_attn", "auto, on or off. [default: auto]")]
+_Seed = Annotated[int | None, _setting("seed", "[default: 0]")]
+_Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Nothing on stderr but errors.")]
+_Verbose = Annotated[
+    int,
+    typer.Option("-v", "--verbose", count=True, help="-v: how the model was loaded. -vv: llama.cpp's log."),
+]
 _Exact = Annotated[
     bool | None,
     _setting("exact", "Guess only where passes are proven to compute the same, bit for bit.", "--exact"),
@@ -77,12 +94,7 @@ def chat(
     question: Annotated[
         str | None, typer.Argument(help="What to ask. Without: stdin, or a conversation.")
     ] = None,
-    model: Annotated[
-        str | None,
-        _setting(
-            "model", "Catalogue name, org/repo[:QUANT] or path. [default: the best one here]", "-m", "--model"
-        ),
-    ] = None,
+    model: _Model = None,
     draft: Annotated[
         str | None,
         _setting("draft", "Who guesses: auto, none, or a list of ngram, self, a model. [default: auto]"),
@@ -112,17 +124,11 @@ def chat(
     repeat_penalty: Annotated[float | None, _setting("repeat_penalty", "1 is off. [default: 1]")] = None,
     presence_penalty: Annotated[float | None, _setting("presence_penalty", "0 is off. [default: 0]")] = None,
     seed: Annotated[int | None, _setting("seed", "[default: random, printed]")] = None,
-    ctx: Annotated[int | None, _setting("ctx", "Context. [default: the model's, at most 8192]")] = None,
-    threads: Annotated[
-        int | None, _setting("threads", "[default: physical cores]", "-t", "--threads")
-    ] = None,
-    gpu_layers: Annotated[
-        int | None, _setting("gpu_layers", "Layers on the GPU. [default: what fits]")
-    ] = None,
-    kv_type: Annotated[
-        str | None, _setting("kv_type", "Cache: f16, q8_0, bf16, ... [default: what fits]")
-    ] = None,
-    flash_attn: Annotated[str | None, _setting("flash_attn", "auto, on or off. [default: auto]")] = None,
+    ctx: _Ctx = None,
+    threads: _Threads = None,
+    gpu_layers: _GpuLayers = None,
+    kv_type: _KvType = None,
+    flash_attn: _FlashAttn = None,
     exact: _Exact = None,
     interactive: Annotated[
         bool, typer.Option("--interactive", help="Talk on after the first answer, also after a pipe.")
@@ -135,13 +141,8 @@ def chat(
         bool, typer.Option("--stats", help="End with what guessing brought, as /stats in a conversation.")
     ] = False,
     color: Annotated[str | None, _setting("color", "auto, always or never. [default: auto]")] = None,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Nothing on stderr but errors.")] = False,
-    verbose: Annotated[
-        int,
-        typer.Option(
-            "-v", "--verbose", count=True, help="-v: how the model was loaded. -vv: llama.cpp's log."
-        ),
-    ] = 0,
+    quiet: _Quiet = False,
+    verbose: _Verbose = 0,
 ) -> None:
     """Ask a model one thing, or talk with it."""
     given = dict(locals())
@@ -169,7 +170,7 @@ Exit codes: 0 identical but for near ties, 1 DEFECT or error, others as for chat
 
 @app.command(epilog=VERIFY_EPILOG)
 def verify(
-    model: Annotated[str | None, _setting("model", "As for chat.", "-m", "--model")] = None,
+    model: _Model = None,
     draft: Annotated[str | None, _setting("draft", "Who guesses, as for chat. [default: auto]")] = None,
     draft_len: Annotated[int | None, _setting("draft_len", "As for chat.")] = None,
     accept: Annotated[str | None, _setting("accept", "coupled or rejection. [default: coupled]")] = None,
@@ -178,18 +179,16 @@ def verify(
     prompts: Annotated[
         str | None, typer.Option(help="A file of prompts, JSON lines. [default: one of each family]")
     ] = None,
-    seed: Annotated[int | None, _setting("seed", "[default: 0]")] = None,
-    ctx: Annotated[int | None, _setting("ctx", "Context. [default: the model's, at most 8192]")] = None,
-    threads: Annotated[
-        int | None, _setting("threads", "[default: physical cores]", "-t", "--threads")
-    ] = None,
-    gpu_layers: Annotated[int | None, _setting("gpu_layers", "[default: what fits]")] = None,
-    kv_type: Annotated[str | None, _setting("kv_type", "Cache: f16, q8_0, ... [default: what fits]")] = None,
-    flash_attn: Annotated[str | None, _setting("flash_attn", "auto, on or off. [default: auto]")] = None,
+    seed: _Seed = None,
+    ctx: _Ctx = None,
+    threads: _Threads = None,
+    gpu_layers: _GpuLayers = None,
+    kv_type: _KvType = None,
+    flash_attn: _FlashAttn = None,
     exact: _Exact = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Nothing on stderr but errors.")] = False,
-    verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, help="As for chat.")] = 0,
+    quiet: _Quiet = False,
+    verbose: _Verbose = 0,
 ) -> None:
     """Does guessing change the text? Decode prompts with and without, and certify what came of it."""
     given = dict(locals())
@@ -223,7 +222,7 @@ Prompts: JSON lines with "prompt" or "turns"; for --force with "prompt" and "out
 
 @app.command(epilog=BENCH_EPILOG)
 def bench(
-    model: Annotated[str | None, _setting("model", "As for chat.", "-m", "--model")] = None,
+    model: _Model = None,
     draft: Annotated[
         str | None,
         _setting("draft", "Who guesses, as for chat; PATH@greedy also guesses greedily. [default: auto]"),
@@ -241,15 +240,13 @@ def bench(
     curves: Annotated[str | None, typer.Option(help="Cost tables for virtual clocks.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     png: Annotated[str | None, typer.Option(help="Also draw the measurements into this file.")] = None,
-    seed: Annotated[int | None, _setting("seed", "[default: 0]")] = None,
-    ctx: Annotated[int | None, _setting("ctx", "Context. [default: the model's, at most 8192]")] = None,
-    threads: Annotated[
-        int | None, _setting("threads", "[default: physical cores]", "-t", "--threads")
-    ] = None,
-    gpu_layers: Annotated[int | None, _setting("gpu_layers", "[default: what fits]")] = None,
-    kv_type: Annotated[str | None, _setting("kv_type", "Cache: f16, q8_0, ... [default: what fits]")] = None,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Nothing on stderr but errors.")] = False,
-    verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, help="As for chat.")] = 0,
+    seed: _Seed = None,
+    ctx: _Ctx = None,
+    threads: _Threads = None,
+    gpu_layers: _GpuLayers = None,
+    kv_type: _KvType = None,
+    quiet: _Quiet = False,
+    verbose: _Verbose = 0,
 ) -> None:
     """How fast is each way of guessing here, against plain decoding and against the possible?"""
     given = dict(locals())
@@ -358,8 +355,8 @@ def plan(
         str | None, typer.Option(help="What if there were one GPU of this size, as in 8G.")
     ] = None,
     ctx: Annotated[str | None, typer.Option(help="Context in tokens, as in 32k.")] = None,
-    kv_type: Annotated[str | None, _setting("kv_type", "Cache: f16, q8_0, ... [default: what fits]")] = None,
-    gpu_layers: Annotated[int | None, _setting("gpu_layers", "[default: what fits]")] = None,
+    kv_type: _KvType = None,
+    gpu_layers: _GpuLayers = None,
     draft: Annotated[str | None, _setting("draft", "none: plan without guesses.")] = None,
     json: _Json = False,
 ) -> None:

@@ -108,7 +108,7 @@ def test_forced(tmp_path: Path) -> None:
         ({"turns": []}, "at least one"),
         ({"turns": "a"}, "must be a list"),
         ({"turns": ["a", None]}, "turn 2 must be a text"),
-        ({"prompt": "a", "id": 7}, '"id" must be a text'),
+        ({"prompt": "a", "id": 7.5}, '"id" must be a text'),
         ({"prompt": "a", "id": "one"}, "'one' of line 1"),
         ({"prompt": "a", "family": "\x1b[31m"}, "printable"),
         ({"prompt": "a", "family": "x" * 65}, "at most 64"),

@@ -178,4 +178,4 @@ def _probe_line(changes: Mapping[int, RowChange]) -> str:
     if inexact:
         largest = max(change.largest for change in inexact.values())
         parts.append(f"not at {', '.join(map(str, inexact))} (a logit changes by up to {largest:.2g})")
-    return "; ".join(parts) or "not probed: no room in the context"
+    return "; ".join(parts) or "nothing to compare: no pass over several tokens was made, or none has room"

@@ -81,7 +81,7 @@ def _prompt(item: dict[str, Any], number: int) -> Prompt:
             raise _BadLine('"turns" must be a list with at least one text')
         turns = tuple(_text(turn, f"turn {i}") for i, turn in enumerate(item["turns"], 1))
     family = _label(item.get("family", "prompts"), '"family"')
-    return Prompt(_label(item.get("id", f"{family}-{number}"), '"id"'), family, turns)
+    return Prompt(_id(item, f"{family}-{number}"), family, turns)
 
 
 def _forced(item: dict[str, Any], number: int) -> Prompt:
@@ -89,7 +89,7 @@ def _forced(item: dict[str, Any], number: int) -> Prompt:
         if key not in item:
             raise _BadLine(f'has no "{key}"')
     family = _label(item.get("family", "forced"), '"family"')
-    name = _label(item.get("id", f"{family}-{number}"), '"id"')
+    name = _id(item, f"{family}-{number}")
     turns = (_text(item["prompt"], '"prompt"'),)
     return Prompt(name, family, turns, _text(item["output"], '"output"'))
 
@@ -155,6 +155,12 @@ def _text(value: object, what: str) -> str:
     if any("\ud800" <= c <= "\udfff" for c in value):
         raise _BadLine(f"{what} contains half a surrogate pair")
     return value
+
+
+def _id(item: dict[str, Any], default: str) -> str:
+    """The prompt's own id, a text or a whole number, or `default`."""
+    found = item.get("id", default)
+    return _label(str(found) if isinstance(found, int) and not isinstance(found, bool) else found, '"id"')
 
 
 def _label(value: object, what: str) -> str:

@@ -1,8 +1,8 @@
 """Does a pass over many tokens compute what passes over one token would?
 
 Passes of different widths may use different kernels, so that logits differ in their last bits. `probe` finds
-the widths for which they do not; `choose` looks for a cache type under which they do not; `gap` says how near
-a tie was where two texts part all the same. Sees models through the `Model` protocol, and no text.
+the widths for which they do not; `gap` says how near a tie was where two texts part all the same. Sees models
+through the `Model` protocol, and no text.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +23,8 @@ from localspec.engine.types import Logits, Model, Sampling
 N_CACHED = 600
 """Tokens in the cache from which a probe counts at any length: from 512 cells on, several threads share one
 query row of llama.cpp's flash attention, and a shorter probe would not see the sums change."""
+ROWS = 32
+"""Rows compared for each width, at least, where the context has room."""
 LOWEST = -1e30
 """Stands for a logit of -inf, so that differences stay numbers."""
 
@@ -33,7 +34,7 @@ Setup = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """How the rows of one pass differ from those of single decodes behind the same tokens.
+    """How the rows of passes over some tokens differ from those of single decodes.
 
     `rows` compared, `changed` not bit for bit the same, `largest` change of a logit, largest change of the
     `gap` between a row's two best logits, `flips` of the best token; `n_cached` tokens stood before them.
@@ -57,16 +58,6 @@ class RowChange:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Exact:
-    """A cache type under which passes of `widths` compute what single decodes do, proven at `n_cached`."""
-
-    kv_type: str
-    flash_attn: str
-    widths: tuple[int, ...]
-    n_cached: int
-
-
 def probe(
     model: Model,
     widths: Iterable[int],
@@ -75,12 +66,14 @@ def probe(
     clock: Callable[[], float] = time.perf_counter,
     seconds: float = math.inf,
 ) -> dict[int, RowChange]:
-    """Compare one pass of each width with single decodes, behind at least `n_cached` tokens if they fit.
+    """Compare passes of each width with single decodes, behind at least `n_cached` tokens if they fit.
 
-    `filler`: what to fill the cache with, repeated as needed; by default arbitrary tokens. Half of `seconds`
-    may go into the single decodes, and no width is begun after the end: what is missing is not proven.
-    The model's cache is left as it was found. Takes a prefill, then about T(1) times the widest width and one
-    pass a width. Raises what `Model.eval` raises.
+    Narrow passes follow each other until `ROWS` rows were compared: two or three rows of a single pass are
+    often the same by chance. `filler`: what to fill the cache with, repeated as needed; by default arbitrary
+    tokens. Half of `seconds` may go into the single decodes, and no width is begun after the end: what is
+    missing is not proven.
+    The model's cache is left as it was found. Takes a prefill, some 32 single passes, and as many tokens at
+    each width. Raises what `Model.eval` raises.
     """
     start = clock()
     length = len(model.tokens)
@@ -88,20 +81,23 @@ def probe(
     if not todo:
         return {}
     base = max(length, min(n_cached, model.n_ctx - todo[-1]))
-    text = _fill(filler, base - length + todo[-1], model.n_vocab)
+    rows = max(todo[-1], min(ROWS, model.n_ctx - base))
+    text = _fill(filler, base - length + rows, model.n_vocab)
     before, tokens = text[: base - length], text[base - length :]
     changes: dict[int, RowChange] = {}
     try:
         model.eval(before, rows=0)
         singles: list[Logits] = []
-        while len(singles) < todo[-1] and clock() - start <= seconds / 2:
+        while len(singles) < rows and clock() - start <= seconds / 2:
             singles.append(model.eval([tokens[len(singles)]])[0].copy())
         for n in todo:
             if n > len(singles) or clock() - start > seconds:
                 break
             model.rewind(base)
             model.eval((), rows=0)  # what a cut emptied is read again here, and not within the pass
-            changes[n] = _compare(singles[:n], model.eval(tokens[:n], rows=n), base)
+            starts = range(0, len(singles) - n + 1, n)
+            wide = [row.copy() for i in starts for row in model.eval(tokens[i : i + n], rows=n)]
+            changes[n] = _compare(singles[: len(wide)], wide, base)
     finally:
         model.rewind(min(length, len(model.tokens)))
     return changes
@@ -134,31 +130,6 @@ def candidates(kv_type: str | None, flash_attn: str, threads: int) -> list[Setup
         ("f32", "off"),
     ]
     return list(dict.fromkeys(tries))
-
-
-def choose(
-    open_model: Callable[[str, str], AbstractContextManager[Model | None]],
-    candidates: Iterable[Setup],
-    widths: Iterable[int],
-    n_cached: int = N_CACHED,
-) -> Exact | None:
-    """The first candidate under which all `widths` are exact, else the one with the most of them.
-
-    `open_model(kv_type, flash_attn)` opens the model under a candidate, or gives None where that cannot be.
-    None: under every candidate only a pass of width 1 is exact.
-    """
-    wanted = {1, *widths}
-    best: Exact | None = None
-    for kv_type, flash_attn in candidates:
-        with open_model(kv_type, flash_attn) as model:
-            changes = probe(model, wanted - {1}, n_cached) if model else {}
-        found = proven(changes)
-        if len(found) > (len(best.widths) if best else 1):
-            depth = min(change.n_cached for change in changes.values())
-            best = Exact(kv_type, flash_attn, found, depth)
-        if wanted <= set(found):
-            break
-    return best
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
@@ -210,7 +181,7 @@ def _fill(filler: Sequence[int], n: int, n_vocab: int) -> list[int]:
     return [ids.randrange(n_vocab) for _ in range(n)]
 
 
-def _compare(singles: Sequence[Logits], rows: Logits, n_cached: int) -> RowChange:
+def _compare(singles: Sequence[Logits], rows: Sequence[Logits], n_cached: int) -> RowChange:
     changed = flips = 0
     largest = widest = 0.0
     for single, row in zip(singles, rows, strict=True):
