@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -112,6 +112,36 @@ def test_a_follow_left_halfway_leaves_no_trace() -> None:
     next(first)
     for context, guessed in ((CONTEXT, [6, 6]), ([*CONTEXT, 1], []), ([*CONTEXT, 1, 2], [4])):
         assert guesses(source, context, guessed, 3) == guesses(drafter(), context, guessed, 3)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@pytest.mark.parametrize("wrong", [0, 1, 3, 7, 99])
+def test_what_is_suggested_changes_no_guess_but_saves_passes(sampling: Sampling, wrong: int) -> None:
+    """Suggestions are right up to one of them; each pass reads four of them along."""
+    alone = guesses(drafter(sampling), CONTEXT, [5], 12)
+    said = [guess.token for guess in alone]
+    said[wrong:] = [(token + 1) % 12 for token in said[wrong:]]
+    source, asked = drafter(sampling), list[int]()
+
+    def suggest(made: Sequence[int]) -> list[int]:
+        asked.append(len(made))
+        return said[len(made) : len(made) + 4]
+
+    assert list(islice(source.follow(CONTEXT, [5], suggest), 12)) == alone
+    widths = table(source).widths
+    assert widths[0] == len(CONTEXT) + 1 + 4
+    assert len(widths) == len(asked)
+    assert asked == sorted(set(asked))
+    assert len(widths) == {0: 12, 1: 11, 3: 9, 7: 6, 99: 3}[wrong]
+    longer = [*CONTEXT, 5, *(guess.token for guess in alone[:3]), 7]
+    assert guesses(source, longer, [], 3) == guesses(drafter(sampling), longer, [], 3)
+
+
+def test_no_more_is_suggested_than_the_context_holds() -> None:
+    small = drafter(n_ctx=10)
+    alone = guesses(drafter(), CONTEXT, [], 5)
+    assert list(small.follow(CONTEXT, [], lambda _made: [1] * 90)) == alone
+    assert max(table(small).widths) <= 10
 
 
 def test_it_ends_with_the_turn_and_with_its_context() -> None:

@@ -11,7 +11,7 @@ from localspec.engine.cost import LADDER, PassCosts
 from localspec.engine.generate import Generator
 from localspec.engine.ledger import Ledger
 from localspec.engine.schedule import Costly, Free, Scheduler
-from localspec.engine.types import Dist, Guess, Logits, Model, Proposal, Step
+from localspec.engine.types import Dist, Guess, Logits, Model, Proposal, Step, Suggest, nothing
 
 N_PROMPT = 10
 
@@ -127,7 +127,9 @@ class Computed(Scripted):
         self.clock.now += self.seconds_to_load
         self.opened.append(len(context))
 
-    def follow(self, context: Sequence[int], guessed: Sequence[int]) -> Iterator[Guess]:
+    def follow(
+        self, context: Sequence[int], guessed: Sequence[int], suggest: Suggest = nothing
+    ) -> Iterator[Guess]:
         assert self.clock is not None
         made: list[int] = []
         self.made.append(made)

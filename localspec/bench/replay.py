@@ -15,7 +15,7 @@ import numpy as np
 
 from localspec.engine.generate import common_prefix, proposal_of
 from localspec.engine.sampling import Sampler
-from localspec.engine.types import Guess, Logits, Proposal, Sampling, Sequential
+from localspec.engine.types import Guess, Logits, Proposal, Sampling, Sequential, Suggest, nothing
 
 
 @dataclass(slots=True)
@@ -118,18 +118,24 @@ class PricedDrafter:
                 break
         return proposal_of(guesses)
 
-    def follow(self, context: Sequence[int], guessed: Sequence[int]) -> Iterator[Guess]:
-        text = [*context, *guessed]
-        self.clock.now += self.draft * padded(self.curve, min(self.unseen(text), max(self.curve)))
-        tokens: list[int] = []
+    def follow(
+        self, context: Sequence[int], guessed: Sequence[int], suggest: Suggest = nothing
+    ) -> Iterator[Guess]:
+        text, tokens = [*context, *guessed], list[int]()
+        unread, ahead, known = self.unseen(text), list[int](), False
         while True:
+            if not known:
+                ahead = list(suggest(tokens))
+                width = min(unread + len(ahead), max(self.curve))
+                self.clock.now += self.draft * padded(self.curve, width)
             token, chance = self.guesses.after(len(context), [*guessed, *tokens])
-            self._cached = [*text, *tokens]
+            known = ahead[:1] == [token]  # then its row is there already
+            self._cached = [*text, *tokens, *ahead[: int(known)]]
             tokens.append(token)
+            ahead, unread = ahead[1:], 1
             yield Guess(token, chance)
             if self.is_end(token):
                 return
-            self.clock.now += self.draft
 
 
 def ask_model(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from localspec.drafters.model import ModelDrafter
-from localspec.engine.types import Guess, Proposal
+from localspec.engine.types import Guess, Proposal, Suggest, nothing
 
 
 @dataclass(slots=True)
@@ -48,6 +48,8 @@ class LazyDrafter:
         self.open(context)
         return self.inner.propose(context, limit, go_on) if self.inner else Proposal()
 
-    def follow(self, context: Sequence[int], guessed: Sequence[int]) -> Iterator[Guess]:
+    def follow(
+        self, context: Sequence[int], guessed: Sequence[int], suggest: Suggest = nothing
+    ) -> Iterator[Guess]:
         self.open(context)
-        return self.inner.follow(context, guessed) if self.inner else iter(())
+        return self.inner.follow(context, guessed, suggest) if self.inner else iter(())

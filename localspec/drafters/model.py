@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from localspec.engine.accept import Dice
-from localspec.engine.generate import common_prefix, proposal_of
+from localspec.engine.generate import MOST_GUESSES, common_prefix, proposal_of
 from localspec.engine.sampling import Sampler, top
-from localspec.engine.types import BadLogits, Dist, Guess, Logits, Model, Proposal
+from localspec.engine.types import BadLogits, Dist, Guess, Logits, Model, Proposal, Suggest, nothing
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class ModelDrafter:
         return len(context) - self._agree(context)
 
     def open(self, context: Sequence[int]) -> None:
-        self._read(context, rows=0)
+        self._eval(context[self._rewound(context) : -1], rows=0)
 
     def propose(self, context: Sequence[int], limit: int, go_on: Callable[[float], bool]) -> Proposal:
         guesses: list[Guess] = []
@@ -58,23 +58,32 @@ class ModelDrafter:
                 break
         return proposal_of(guesses)
 
-    def follow(self, context: Sequence[int], guessed: Sequence[int]) -> Iterator[Guess]:
+    def follow(
+        self, context: Sequence[int], guessed: Sequence[int], suggest: Suggest = nothing
+    ) -> Iterator[Guess]:
         text = [*context, *guessed] if guessed else context
         if len(text) > self.model.n_ctx:
             return
         self._agreed = self._agree(context)
-        row = self._read(text, rows=1)
+        unread = text[self._rewound(text) :]
         tokens: list[int] = []
         while True:
-            try:
-                token, chance, dist = self._choose(row, text, tokens)
-            except BadLogits:  # what was guessed so far stands
-                return
-            tokens.append(token)
-            yield Guess(token, chance, dist if self.dice else None)
-            if self.is_end(token) or len(text) + len(tokens) > self.model.n_ctx:
-                return
-            row = self._eval([token])
+            length = len(text) + len(tokens)
+            ahead = list(suggest(tokens)[: min(self.model.n_ctx - length, MOST_GUESSES)])
+            rows = self._eval([*unread, *ahead], rows=len(ahead) + 1)
+            for i, row in enumerate(rows):
+                try:
+                    token, chance, dist = self._choose(row, text, tokens)
+                except BadLogits:  # what was guessed so far stands
+                    return
+                tokens.append(token)
+                yield Guess(token, chance, dist if self.dice else None)
+                if self.is_end(token) or len(text) + len(tokens) > self.model.n_ctx:
+                    return
+                if ahead[i : i + 1] != [token]:
+                    self.model.rewind(length + i)
+                    unread = [token]
+                    break
 
     def _choose(self, row: Logits, context: Sequence[int], drafted: list[int]) -> tuple[int, float, Dist]:
         position = len(context) + len(drafted)
@@ -96,16 +105,16 @@ class ModelDrafter:
         agreed = min(self._agreed, len(context) - 1)
         return agreed + common_prefix(self.model.tokens[agreed:], context[agreed:-1])
 
-    def _read(self, text: Sequence[int], rows: int) -> Logits:
-        """Bring the cache to the whole `text`, or to all but its last token; the last row."""
+    def _rewound(self, text: Sequence[int]) -> int:
+        """Keep of the cache what is the text's, but for its last token; that length."""
         agreed = self._agree(text)
         self.model.rewind(agreed)
-        return self._eval(text[agreed:] if rows else text[agreed:-1], rows)
+        return agreed
 
-    def _eval(self, tokens: Sequence[int], rows: int = 1) -> Logits:
+    def _eval(self, tokens: Sequence[int], rows: int) -> Logits:
         known = self.model.n_vocab
         found = self.model.eval([t if t < known else 0 for t in tokens], rows)
-        return found[-1, : self.n_vocab] if rows else found
+        return found[:, : self.n_vocab]
 
 
 def _right(lead: float) -> float:

@@ -42,6 +42,8 @@ CONFIRMED, STILL_RIGHT = 0.95, 0.97
 """How often a guess is right that two sources make, to begin with and behind others that were."""
 OUTLOOK_LASTS = 8
 """Steps for which the value of asking a costly source is taken to be the same."""
+READ_ALONG = 2.0
+"""How much cheaper it must be to read a guess of another source along than to make it."""
 TAIL = 31
 """Guesses of a free source looked at behind those of a costly one."""
 SECOND = 0.6
@@ -225,9 +227,16 @@ class Scheduler:
         tokens, guesses, kinds, rates = list(line.proposal.tokens), list[Guess](), list[str](), list[float]()
         unseen = costly.drafter.unseen(now.context) + len(line)
         tail = now.lines[0].proposal if now.lines and not tokens else self._tail(tokens, now)
-        reach = line.reach[-1]
+        reach, ahead, read, saved = line.reach[-1], 0, 0, 0
         started = self.clock()
-        for guess in costly.drafter.follow(now.context, line.proposal.tokens):
+
+        def suggest(_guessed: Sequence[int]) -> Sequence[int]:
+            nonlocal ahead, read
+            ahead = self._worth_reading(costly, tail)
+            read += ahead
+            return tail.tokens[:ahead]
+
+        for guess in costly.drafter.follow(now.context, line.proposal.tokens, suggest):
             kind = ALONE if not tail.tokens else AGREED if tail.tokens[0] == guess.token else CONTRADICTED
             guesses.append(guess)
             kinds.append(kind)
@@ -235,13 +244,16 @@ class Scheduler:
             rates.append(costly.rate(guess.confidence, kind))
             reach *= rates[-1]
             tail = self._tail(tokens, now)
+            if kind == AGREED and ahead and len(tokens) + 1 < now.widest:
+                ahead, saved = ahead - 1, saved + 1
+                continue  # the next one needs no pass of its own
             spent = self.clock() - started + costly.cost.guess
             if len(tokens) + 1 >= now.widest or spent + self._loss(now, len(tokens) + 2) > now.left:
                 break
             if not self._goes_on(costly, now, len(tokens) + 1, reach, guess.confidence, tail):
                 break
         spent = self.clock() - started
-        costly.cost.observe(len(guesses), unseen, spent)
+        costly.cost.observe(len(guesses) - saved, unseen + read, spent)
         costly.idle = 0
         proposal = proposal_of(guesses)
         self._drafted = costly, Drafted(tuple(line.proposal.tokens), proposal, kinds)
@@ -256,6 +268,16 @@ class Scheduler:
             f for f, loss in zip(now.front, now.losses, strict=True) if not loss or spent + loss <= now.left
         ]
         return best_pick([whole], front, now.rate, 0.0)
+
+    def _worth_reading(self, costly: Costly, tail: Proposal) -> int:
+        """How many guesses of a free source to read along: while that is cheaper than passes of their own."""
+        chance, count = 1.0, 0
+        for rate in self.free[0].chances.rates(tail.confidence) if tail.tokens else ():
+            chance *= rate
+            if chance * costly.cost.guess < READ_ALONG * costly.cost.read:
+                break
+            count += 1
+        return count
 
     def _submit(self, now: _Now, line: Line, name: str, drawn: Proposal) -> Pick:
         """All of a draft that was drawn: to drop a guess for what it is would bias the text."""

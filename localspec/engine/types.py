@@ -178,6 +178,15 @@ class Guess(NamedTuple):
     dist: Dist | None = None
 
 
+Suggest = Callable[[Sequence[int]], Sequence[int]]
+"""From the guesses made so far to what could follow them."""
+
+
+def nothing(_guessed: Sequence[int]) -> Sequence[int]:
+    """Suggests nothing."""
+    return ()
+
+
 class Sequential(Drafter, Protocol):
     """A source that computes its guesses one after another, and can go on from guesses of another source."""
 
@@ -191,8 +200,14 @@ class Sequential(Drafter, Protocol):
     def open(self, context: Sequence[int]) -> None:
         """Load what it needs and read all of `context` but the last token."""
 
-    def follow(self, context: Sequence[int], guessed: Sequence[int]) -> Iterator[Guess]:
-        """What follows `context` and `guessed`, one guess at a time: stop asking when no more is wanted."""
+    def follow(
+        self, context: Sequence[int], guessed: Sequence[int], suggest: Suggest = nothing
+    ) -> Iterator[Guess]:
+        """What follows `context` and `guessed`, one guess at a time: stop asking when no more is wanted.
+
+        Before each pass `suggest` is asked what another source would say behind the guesses made so far.
+        That is read along in the same pass: guesses that turn out to be the same need no pass of their own.
+        """
 
 
 @dataclass(frozen=True, slots=True)
