@@ -491,10 +491,10 @@ def test_gates_choose_on_one_half_and_compare_on_the_other(
         ]
 
     good = [*runs("a", chooses=True), *runs("b", chooses=False, ngram_3=1.0)]
-    gates.judge_wall("f16", good)
+    gates.judge_wall("f16", tuple(seconds), good)
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("ok") and "code: auto / draft-4" in line and "0.986" in line for line in lines)
-    gates.judge_wall("f16", [*runs("a", chooses=True), *runs("b", chooses=False, auto=11.0)])
+    gates.judge_wall("f16", tuple(seconds), [*runs("a", chooses=True), *runs("b", chooses=False, auto=11.0)])
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("MISS") and "code: auto / draft-4" in line for line in lines)
 
