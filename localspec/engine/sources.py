@@ -56,8 +56,9 @@ class Costly:
 
     `tables`: for each of KINDS how often its guesses are right, and under "agrees" how often a free source's
     first guess, by its confidence, turns out to be this one's too. `prior`: how often it is expected to be
-    right. `opened`: it has read the text so far. `idle`: steps since it last guessed. `why`: why it is not
-    used, or "".
+    right. `opened`: it has read the text so far. `idle`: steps since it last guessed. `valued`:
+    what asking it was worth, in tokens, with the steps for which that still counts and the widest pass it was
+    for. `why`: why it is not used, or "".
     """
 
     drafter: Sequential
@@ -68,6 +69,7 @@ class Costly:
     opened: bool = field(default=False, init=False)
     idle: int = field(default=0, init=False)
     probe_after: int = field(default=PROBE_AFTER, init=False)
+    valued: tuple[int, int, float] = field(default=(0, 0, 0.0), init=False)
     why: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
