@@ -231,9 +231,11 @@ def bench(
     force: Annotated[str | None, typer.Option(help="A file of prompts with the answers to take.")] = None,
     family: Annotated[list[str] | None, typer.Option(help="Only prompts of this family. Repeatable.")] = None,
     temps: Annotated[str | None, typer.Option(help="Temperatures. [default: 0,0.8, with --force 0]")] = None,
-    tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Longest answer.")] = 400,
-    per_family: Annotated[int | None, typer.Option(min=1, help="Prompts of each family at most.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each setting.")] = 2,
+    tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Longest answer.")] = 200,
+    per_family: Annotated[
+        int | None, typer.Option(min=1, help="Prompts of each family. [default: 1; all of a file]")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each setting.")] = 1,
     settings: Annotated[
         str | None, typer.Option(help="none, ngram-7, draft-4, hybrid, auto, ... [default: all usual ones]")
     ] = None,
@@ -265,7 +267,7 @@ def bench(
             families=tuple(family or ()),
             temps=parse_temps(temps) if temps is not None else None,
             tokens=tokens,
-            per_family=per_family,
+            per_family=per_family or (None if prompts or force else 1),
             repeats=repeats,
             names=tuple(name.strip() for name in settings.split(",")) if settings is not None else None,
             curves=curves,

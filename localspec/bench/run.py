@@ -71,9 +71,9 @@ class Options:
     force: str | None = None
     families: tuple[str, ...] = ()
     temps: tuple[float, ...] | None = None
-    tokens: int = 400
+    tokens: int = 200
     per_family: int | None = None
-    repeats: int = 2
+    repeats: int = 1
     names: tuple[str, ...] | None = None
     curves: str | None = None
     greedy: bool = False
