@@ -77,6 +77,9 @@ _Threads = Annotated[int | None, _setting("threads", "[default: physical cores]"
 _GpuLayers = Annotated[int | None, _setting("gpu_layers", "Layers on the GPU. [default: what fits]")]
 _KvType = Annotated[str | None, _setting("kv_type", "Cache: f16, q8_0, bf16, ... [default: what fits]")]
 _FlashAttn = Annotated[str | None, _setting("flash_attn", "auto, on or off. [default: auto]")]
+_Tokens = Annotated[
+    int | None, typer.Option(min=1, max=100_000, help="Longest answer. [default: 200, or max_tokens if set]")
+]
 _Seed = Annotated[int | None, _setting("seed", "[default: 0]")]
 _Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Nothing on stderr but errors.")]
 _Verbose = Annotated[
@@ -175,7 +178,7 @@ def verify(
     draft_len: Annotated[int | None, _setting("draft_len", "As for chat.")] = None,
     accept: Annotated[str | None, _setting("accept", "coupled or rejection. [default: coupled]")] = None,
     temps: Annotated[str, typer.Option(help="Temperatures.")] = "0,0.8",
-    tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Longest answer.")] = 200,
+    tokens: _Tokens = None,
     prompts: Annotated[
         str | None, typer.Option(help="A file of prompts, JSON lines. [default: one of each family]")
     ] = None,
@@ -204,7 +207,7 @@ def verify(
         from localspec.bench.workloads import parse_temps
 
         file = Path(prompts) if prompts else None
-        wanted = check.Wanted(parse_temps(temps), tokens, file)
+        wanted = check.Wanted(parse_temps(temps), tokens or settings.max_tokens or 200, file)
         raise typer.Exit(check.verify(settings, terminal, wanted, as_json=json))
 
 
@@ -231,7 +234,7 @@ def bench(
     force: Annotated[str | None, typer.Option(help="A file of prompts with the answers to take.")] = None,
     family: Annotated[list[str] | None, typer.Option(help="Only prompts of this family. Repeatable.")] = None,
     temps: Annotated[str | None, typer.Option(help="Temperatures. [default: 0,0.8, with --force 0]")] = None,
-    tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Longest answer.")] = 200,
+    tokens: _Tokens = None,
     per_family: Annotated[
         int | None, typer.Option(min=1, help="Prompts of each family. [default: 1; all of a file]")
     ] = None,
@@ -266,7 +269,7 @@ def bench(
             force=force,
             families=tuple(family or ()),
             temps=parse_temps(temps) if temps is not None else None,
-            tokens=tokens,
+            tokens=tokens or wishes.max_tokens or 200,
             per_family=per_family or (None if prompts or force else 1),
             repeats=repeats,
             names=tuple(name.strip() for name in settings.split(",")) if settings is not None else None,
