@@ -113,7 +113,7 @@ def remember(
     policy: Scheduler, conditions: str, draft: DraftModel | None, settings: Settings, learned: Learned
 ) -> None:
     """Keep what the session learnt for the next one."""
-    learned.costs[conditions] = policy.costs.known()
+    learned.costs[conditions] = policy.costs.remembered()
     for source in policy.free:
         learned.counts[count_key(settings, source.drafter.name)] = source.chances.counts()
     for costly in policy.costly if draft else ():

@@ -56,10 +56,16 @@ class PassCosts:
         self._covariance = self._variance = 0.0
         self._reference = self._widths[1].base  # the plain pass the other widths were measured beside
         self._since_plain: set[int] = set()
+        self._doubtful: dict[int, float] = {}
 
     def known(self) -> dict[int, float]:
         """Width -> seconds at an empty cache, of the widths that were measured."""
         return {n: width.base for n, width in sorted(self._widths.items())}
+
+    def remembered(self) -> dict[int, float]:
+        """What to keep for another session: what is in doubt now, too; it may only be a busy hour."""
+        scale = self._widths[1].base / self._doubtful.get(1, self._widths[1].base)
+        return {**{n: scale * seconds for n, seconds in self._doubtful.items()}, **self.known()}
 
     def plain(self, n_cached: int) -> float:
         """Seconds of a pass over one token: T1."""
@@ -126,6 +132,7 @@ class PassCosts:
         plain = self._widths[1]
         if plain.seen >= 3 and not 1 / SHIFT < plain.base / self._reference < SHIFT:
             self._reference = plain.base
+            self._doubtful = {**self._doubtful, **self.known()}
             self._widths = {1: plain}
             plain.seen = 1
 

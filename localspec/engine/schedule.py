@@ -61,7 +61,7 @@ class Scheduler:
         ledger: Ledger | None = None,
     ) -> None:
         self.costs, self.free, self.costly, self.clock = costs, free, costly, clock
-        self.wakes = wakes
+        self.drawn, self.wakes = drawn, wakes
         self.ledger = ledger or Ledger()
         self._drafting = Drafting(costs, free, clock, drawn=drawn)
         self._tokens, self._seconds = 30.0, 30.0 * costs.plain(0)  # of late; their ratio is the rate
@@ -102,9 +102,9 @@ class Scheduler:
         front, losses = self._front(len(context) - 1, plain, left, min(room, MOST_GUESSES))
         if len(front) == 1:
             return Attempt(why=MAKING_UP)
-        now = Now(context, room, plain, left, self.rate, front, losses, [], [])
-        self._look(now)
-        pick = best_pick(now.lines, front, now.rate, LEAST_GAIN)
+        lines = self._look(context, front[-1][0] - 1)
+        now = Now(context, room, plain, left, self.rate, front, losses, self._said, lines)
+        pick = best_pick(lines, front, now.rate, LEAST_GAIN)
         seconds_open = self._open(now)
         for costly in self.costly:
             start = self._drafting.start(costly, now, pick) if costly.opened else None
@@ -113,7 +113,7 @@ class Scheduler:
                 self._drafted = costly, drafted
                 break
         if not pick.kept:
-            said_something = bool(now.lines or self._drafted)
+            said_something = bool(lines or self._drafted)
             return Attempt(seconds_open=seconds_open, why=COSTS_MORE if said_something else NOTHING_TO_COPY)
         line = pick.line.first(pick.kept)
         return Attempt(line.name, line.proposal, pick.width, seconds_open)
@@ -130,16 +130,17 @@ class Scheduler:
                 losses.append(loss)
         return front, losses
 
-    def _look(self, now: Now) -> None:
+    def _look(self, context: Sequence[int], limit: int) -> list[Line]:
         """Ask every free source."""
+        lines = []
         for source in self.free:
-            proposal = source.drafter.propose(now.context, now.widest - 1, _always)
+            proposal = source.drafter.propose(context, limit, _always)
             if proposal.tokens:
                 line = Line()
                 line.add(source.drafter.name, proposal, source.chances.rates(proposal.confidence))
-                now.lines.append(line)
-                now.said.append((source, proposal))
-        self._said = now.said
+                lines.append(line)
+                self._said.append((source, proposal))
+        return lines
 
     def _open(self, now: Now) -> float:
         """Open the costly sources that will probably repay it twice before the answer ends; seconds spent."""
@@ -172,7 +173,9 @@ class Scheduler:
     def learn(self, step: Step, n_cached: int) -> None:
         self.costs.observe(step.width, n_cached, step.seconds_verify + step.seconds_host)
         tokens = len(step.tokens)
-        self.ledger.add(step.seconds / self.costs.plain(n_cached), tokens)
+        plain = self.costs.plain(n_cached)
+        # What a plain pass takes, plain decoding would have paid too: only looking for guesses is extra.
+        self.ledger.add(1 + step.seconds_draft / plain if step.width == 1 else step.seconds / plain, tokens)
         self._tokens = HORIZON * self._tokens + tokens
         self._seconds = HORIZON * self._seconds + step.seconds
         self._turn += tokens
