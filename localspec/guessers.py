@@ -85,6 +85,17 @@ class Guessers:
         return conditions_of(self.target.options, self.machine)
 
     @property
+    def share_cached(self) -> float:
+        """What a token in the cache adds to a plain pass: the bytes read for it, against the weights'.
+
+        On the processor each row of a pass reads them again. A GPU reads them once for all: next to nothing.
+        """
+        if self.plan.layers_gpu:
+            return 0.0
+        cache = sum(need.cache for need in self.plan.needs.values())
+        return cache / self.plan.n_ctx / max(1, self.plan.target.weights.active)
+
+    @property
     def free(self) -> list[str]:
         """The sources that need no model."""
         return list(NAMED) if AUTO in self.names else [name for name in self.names if name in NAMED]
@@ -107,7 +118,7 @@ class Guessers:
         if not names or settings.draft_len:
             return self.within(fixed(names, model, settings.draft_len or 1))
         self.hear.progress("measuring what passes cost here ...")
-        measured = measure(self.target, self.conditions, self.learned, self.widths)
+        measured = measure(self.target, self.conditions, self.learned, self.widths, self.share_cached)
         self.hear.progress("")
         if measured.fresh:
             known = measured.costs.known()

@@ -89,11 +89,20 @@ def count_key(settings: Settings, *names: str) -> str:
     return " ".join([*names, "greedy" if settings.temp == 0 else "sampled"])
 
 
-def measure(model: Model, conditions: str, learned: Learned, widths: Sequence[int] = LADDER) -> Measured:
-    """What passes of `model` cost under `conditions`: as remembered, or measured now in its empty cache."""
+def measure(
+    model: Model,
+    conditions: str,
+    learned: Learned,
+    widths: Sequence[int] = LADDER,
+    share_cached: float = 0.0,
+) -> Measured:
+    """What passes of `model` cost under `conditions`: as remembered, or measured now in its empty cache.
+
+    `share_cached`: what a token in the cache adds to a plain pass, as a share of it.
+    """
     known = learned.costs.get(conditions)
     if known:
-        return Measured(PassCosts(known, widths=widths), 0.0)
+        return Measured(PassCosts(known, share_cached * known[1], widths), 0.0)
     start = time.perf_counter()
 
     def run(n: int) -> None:
@@ -106,7 +115,8 @@ def measure(model: Model, conditions: str, learned: Learned, widths: Sequence[in
     left = CALIBRATION_SECONDS - (time.perf_counter() - start)
     if learned.proof(conditions) is None and seconds_to_prove(found) <= left and can_prove(model):
         learned.keep_proof(conditions, prove(model))
-    return Measured(PassCosts(found, widths=widths), time.perf_counter() - start)
+    costs = PassCosts(found, share_cached * found[1], widths)
+    return Measured(costs, time.perf_counter() - start)
 
 
 def remember(

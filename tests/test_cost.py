@@ -188,11 +188,6 @@ def test_the_scheduler_corrects_a_table_wrong_throughout(factor: float) -> None:
     assert costs.plain(N_PROMPT + tokens(steps)) == pytest.approx(1.0, rel=0.15)
 
 
-def test_a_table_wrong_throughout_teaches_no_slope() -> None:
-    costs, _ = scheduled({n: t / 3 for n, t in TRUTH.items()}, TRUTH)
-    assert costs.slope < 1e-4
-
-
 @pytest.mark.parametrize("wrong", [2, 4, 8, 16])
 def test_the_scheduler_sees_through_an_entry_that_looks_too_cheap(wrong: int) -> None:
     """It may be tried, but not again once its true cost has shown."""
@@ -205,40 +200,6 @@ def test_the_scheduler_sees_through_an_entry_that_looks_too_cheap(wrong: int) ->
 
 
 # The growth with context.
-
-
-def priced(
-    costs: PassCosts, slope: float, noise: float, widths: tuple[int, ...], turns: int = 15
-) -> PassCosts:
-    """`costs` after 1500 passes in turns on contexts of any length, T(n, c) = a_n + slope n c, times
-    1 +- noise."""
-    rng = random.Random(3)
-    for turn in range(turns):
-        cached = rng.randint(100, 3000) if turn else 100
-        for step in range(1500 // turns):
-            n = widths[step % len(widths)]
-            cached += 2
-            costs.observe(n, cached, (TRUTH[n] + slope * n * cached) * (1 + rng.uniform(-noise, noise)))
-    return costs
-
-
-@pytest.mark.parametrize("slope", [2e-4, 1e-3])
-@pytest.mark.parametrize("noise", [0.0, 0.03])
-@pytest.mark.parametrize("widths", [(1,), (1, 1, 4), (4, 8, 1, 2)])
-def test_the_slope_is_learnt(slope: float, noise: float, widths: tuple[int, ...]) -> None:
-    costs = priced(PassCosts(TRUTH, widths=tuple(TRUTH)), slope, noise, widths)
-    assert costs.slope == pytest.approx(slope, rel=0.2)
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.03])
-@pytest.mark.parametrize("widths", [(1, 1, 4), (4, 8, 1, 2)])
-def test_the_slope_is_learnt_in_one_long_answer(noise: float, widths: tuple[int, ...]) -> None:
-    costs = priced(PassCosts(TRUTH, widths=tuple(TRUTH)), 1e-3, noise, widths, turns=1)
-    assert costs.slope == pytest.approx(1e-3, rel=0.2)
-
-
-def test_costs_that_do_not_grow_have_no_slope() -> None:
-    assert priced(PassCosts(TRUTH, widths=tuple(TRUTH)), 0.0, 0.03, (1, 4)).slope < 1e-5
 
 
 # Calibration.

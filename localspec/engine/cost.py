@@ -30,15 +30,14 @@ class _Width:
     spread: float
     seen: int = 1
     odd: int = 0  # outliers in a row
-    mean_cached: float = 0.0
-    mean_seconds: float = 0.0
 
 
 class PassCosts:
     """T(n, c): seconds of a target pass over n tokens with c tokens in the cache, the loop's own time in it.
 
     T(n, c) = a_n + b * n * c: attention reads the cache once for each row. The a_n come from calibration or
-    from an earlier session and follow what is observed; b is learnt from how one width's cost grows.
+    from an earlier session and follow what is observed. b is given: within an answer the cache grows as the
+    clock ticks, and a machine that becomes slower would pass for a cache that becomes dearer.
     A width that was never measured has an *optimistic* cost, that of the next narrower known one, so that it
     is tried when it could pay, and a *worst* cost, which is what a pass is admitted by.
     """
@@ -46,14 +45,14 @@ class PassCosts:
     def __init__(
         self, seconds: Mapping[int, float], slope: float = 0.0, widths: Sequence[int] = LADDER
     ) -> None:
-        """`seconds`: width -> seconds, at least for 1. `widths`: those that may be run."""
+        """`seconds`: width -> seconds, at least for 1. `slope`: b, in seconds a token. `widths`: those that
+        may be run."""
         if not seconds.get(1, 0) > 0:
             raise ValueError("the cost of a pass over one token is missing")
         self.ladder = tuple(sorted({1, *widths}))
         self._widths = {n: _Width(t, 0.05 * t) for n, t in sorted(seconds.items()) if n in self.ladder}
         self._widths[1].seen = 0  # plain passes come soon and often: what they say now counts
         self.slope = slope
-        self._covariance = self._variance = 0.0
         self._reference = self._widths[1].base  # the plain pass the other widths were measured beside
         self._since_plain: set[int] = set()
         self._doubtful: dict[int, float] = {}
@@ -101,7 +100,7 @@ class PassCosts:
         here = self._widths.get(width)
         level = seconds - self.slope * width * n_cached
         if here is None:
-            self._widths[width] = _Width(level, 0.1 * level, 1, 0, n_cached, seconds)
+            self._widths[width] = _Width(level, 0.1 * level)
             self._since_plain.add(width)
             return
         deviation = abs(level - here.base)
@@ -116,7 +115,6 @@ class PassCosts:
         here.base = max(0.1 * here.base, here.base + weight * (level - here.base))
         here.spread += weight * (min(deviation, here.base) - here.spread)
         here.seen += 1
-        self._learn_slope(width, n_cached, seconds, here)
         if width == 1:
             self._plain_moved(here.base / before)
         else:
@@ -135,23 +133,6 @@ class PassCosts:
             self._doubtful = {**self._doubtful, **self.known()}
             self._widths = {1: plain}
             plain.seen = 1
-
-    def _learn_slope(self, width: int, n_cached: int, seconds: float, here: _Width) -> None:
-        """Regression of seconds on width * n_cached within each width, pooled, old evidence fading."""
-        if not here.mean_seconds:  # what was remembered tells nothing about this text
-            here.mean_cached, here.mean_seconds = n_cached, seconds
-        away = n_cached - here.mean_cached
-        here.mean_cached += 0.02 * away
-        self._covariance = 0.998 * self._covariance + width * away * (seconds - here.mean_seconds)
-        here.mean_seconds += 0.02 * (seconds - here.mean_seconds)
-        self._variance = 0.998 * self._variance + (width * away) ** 2
-        if self._variance < 5e5:  # one width seen 200 times over 50 tokens: too little to tell
-            return
-        slope = min(max(0.0, self._covariance / self._variance), seconds / (width * (n_cached + 1)))
-        change = 0.05 * (slope - self.slope)
-        self.slope += change
-        for n, other in self._widths.items():  # what is expected here and now stays as it was
-            other.base = max(0.1 * other.base, other.base - change * n * n_cached)
 
 
 def calibrate(

@@ -32,6 +32,9 @@ LONG_MATCH = 0.85
 """Confidence of a free source that wakes the costly ones: the text has begun to repeat."""
 CAUTION = 0.7
 """How much dearer a loss counts the less may still be lost: to lose all means no guesses for a long time."""
+DULL, EVERY, CHEAP_LOOK = 8, 4, 0.005
+"""After so many steps with nothing worth checking only every fourth one looks, if a look costs more than
+this share of a plain pass: processor caches are cold after a pass, which makes a look several times dearer."""
 TYPICAL_ANSWER = 256
 """Tokens an answer has, until answers have been seen."""
 
@@ -65,7 +68,9 @@ class Scheduler:
         self.ledger = ledger or Ledger()
         self._drafting = Drafting(costs, free, clock, drawn=drawn)
         self._tokens, self._seconds = 30.0, 30.0 * costs.plain(0)  # of late; their ratio is the rate
-        self._looking = 0.0  # seconds a step takes that only looks
+        self._cheapest = 0.0  # seconds of the cheapest pass that holds a guess, when last worked out
+        self._looking, self._looked = 0.0, False  # seconds a step takes that only looks; whether this one did
+        self._dull, self._why = 0, NOTHING_TO_COPY  # steps since anything was worth checking, and why not
         self._said: list[tuple[Free, Proposal]] = []
         self._drafted: tuple[Costly, Drafted] | None = None
         self._refresh, self._until_plain = REFRESH_FIRST, 0  # the first pass of a session measures
@@ -90,7 +95,7 @@ class Scheduler:
         return self.costs.plain(n_cached)
 
     def draft(self, context: Sequence[int], room: int) -> Attempt:
-        self._said, self._drafted = [], None
+        self._said, self._drafted, self._looked = [], None, False
         if room < 1:
             return Attempt()
         if self._until_plain <= 0:
@@ -99,10 +104,26 @@ class Scheduler:
         left = (self.ledger.allowance - self.ledger.balance) * plain - self._looking
         if left < 0 and self._looking > SHARE * plain:  # even to look costs more than may be lost
             return Attempt(why=MAKING_UP)
-        front, losses = self._front(len(context) - 1, plain, left, min(room, MOST_GUESSES))
+        self._dull += 1
+        if (
+            self._dull > DULL
+            and self._dull % EVERY
+            and self._looking > CHEAP_LOOK * plain
+            and not self.costly
+        ):
+            return Attempt(why=self._why)
+        room_now = min(room, MOST_GUESSES)
+        lines: list[Line] | None = None
+        if self._looking <= SHARE * plain:  # then look first: mostly there is nothing worth more thought
+            lines = self._look(context, room_now)
+            if not self.costly and self._hopeless(lines, plain):
+                self._why = COSTS_MORE if lines else NOTHING_TO_COPY
+                return Attempt(why=self._why)
+        front, losses = self._front(len(context) - 1, plain, left, room_now)
         if len(front) == 1:
             return Attempt(why=MAKING_UP)
-        lines = self._look(context, front[-1][0] - 1)
+        if lines is None:
+            lines = self._look(context, front[-1][0] - 1)
         now = Now(context, room, plain, left, self.rate, front, losses, self._said, lines)
         pick = best_pick(lines, front, now.rate, LEAST_GAIN)
         seconds_open = self._open(now)
@@ -113,8 +134,9 @@ class Scheduler:
                 self._drafted = costly, drafted
                 break
         if not pick.kept:
-            said_something = bool(lines or self._drafted)
-            return Attempt(seconds_open=seconds_open, why=COSTS_MORE if said_something else NOTHING_TO_COPY)
+            self._why = COSTS_MORE if lines or self._drafted else NOTHING_TO_COPY
+            return Attempt(seconds_open=seconds_open, why=self._why)
+        self._dull = 0
         line = pick.line.first(pick.kept)
         return Attempt(line.name, line.proposal, pick.width, seconds_open)
 
@@ -122,7 +144,9 @@ class Scheduler:
         """The passes that fit and whose worst case may be lost, their seconds weighed by the risk; and what
         each of them may lose."""
         front, losses = [(1, plain)], [0.0]
-        for width, seconds in self.costs.front(n_cached):
+        passes = self.costs.front(n_cached)
+        self._cheapest = passes[1][1] if len(passes) > 1 else 0.0
+        for width, seconds in passes:
             loss = self.costs.worst(width, n_cached) - plain
             if 1 < width <= room + 1 and loss <= left:
                 risk = CAUTION * (seconds - plain) ** 2 / max(left, 0.1 * plain)
@@ -132,6 +156,7 @@ class Scheduler:
 
     def _look(self, context: Sequence[int], limit: int) -> list[Line]:
         """Ask every free source."""
+        self._looked = True
         lines = []
         for source in self.free:
             proposal = source.drafter.propose(context, limit, _always)
@@ -141,6 +166,11 @@ class Scheduler:
                 lines.append(line)
                 self._said.append((source, proposal))
         return lines
+
+    def _hopeless(self, lines: Sequence[Line], plain: float) -> bool:
+        """Whether no line can pay even in the cheapest pass that holds a guess."""
+        gain = max((line.gain[-1] for line in lines), default=0.0)
+        return gain <= self.rate * (self._cheapest - plain) if self._cheapest else not lines
 
     def _open(self, now: Now) -> float:
         """Open the costly sources that will probably repay it twice before the answer ends; seconds spent."""
@@ -183,7 +213,7 @@ class Scheduler:
         if step.width == 1:
             self._refresh = min(4 * self._refresh, REFRESH) if self._until_plain < 0 else self._refresh
             self._until_plain = self._refresh
-        if self._drafted is None:
+        if self._looked and self._drafted is None:
             self._looking += 0.1 * (step.seconds_draft - self._looking)
         for source, proposal in self._said:
             source.learn(proposal, step.tokens)
