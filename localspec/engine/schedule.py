@@ -34,7 +34,7 @@ CAUTION = 0.7
 """How much dearer a loss counts the less may still be lost: to lose all means no guesses for a long time."""
 DULL, EVERY, CHEAP_LOOK = 8, 4, 0.005
 """After so many steps with nothing worth checking only every fourth one looks, if a look costs more than
-this share of a plain pass: processor caches are cold after a pass, which makes a look several times dearer."""
+this share of a plain pass: processor caches are cold after a pass, which makes it several times dearer."""
 TYPICAL_ANSWER = 256
 """Tokens an answer has, until answers have been seen."""
 
