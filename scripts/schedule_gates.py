@@ -268,7 +268,7 @@ def main() -> int:
     parser.add_argument("--curves", help="cost tables of virtual clocks")
     parser.add_argument("--targets", nargs="+", default=["f16", "q8_0"])
     parser.add_argument("--draft", default="q4_0")
-    parser.add_argument("--settings", nargs="+", default=list(FIXED), help="fixed ones to compare with")
+    parser.add_argument("--settings", nargs="*", default=list(FIXED), help="fixed ones to compare with")
     parser.add_argument("--per-family", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=1)
