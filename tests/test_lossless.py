@@ -15,6 +15,7 @@ from tables import AlwaysEnd, Empty, RandomGuesses, Repeats, TableModel, certain
 from virtual import Timed
 
 from localspec.bench.replay import VirtualClock
+from localspec.bench.verify import Padded
 from localspec.drafters import NAMED, ModelDrafter
 from localspec.engine.cost import LADDER, DraftCost, PassCosts
 from localspec.engine.exactness import divergence, first_difference
@@ -262,38 +263,6 @@ def test_real_q8_0_exactly(
             sampler = Sampler(Sampling(temperature=temperature, seed=seed))
             for name, plain, text in compare_all(target, draft, prompt, sampler, length):
                 assert text == plain, (name, sampler.sampling)
-
-
-@dataclass
-class Padded:
-    """A model whose every pass is at least `width` tokens wide: plain decoding with another kernel."""
-
-    inner: LlamaModel
-    width: int
-
-    @property
-    def n_ctx(self) -> int:
-        return self.inner.n_ctx - self.width
-
-    @property
-    def n_vocab(self) -> int:
-        return self.inner.n_vocab
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        return self.inner.tokens
-
-    def eval(self, tokens: Sequence[int], rows: int = 1):
-        if rows == 0 or len(tokens) >= self.width:
-            return self.inner.eval(tokens, rows)
-        length = len(self.inner.tokens)
-        padding = self.width - len(tokens)
-        logits = self.inner.eval([*tokens, *[0] * padding], rows + padding)[:rows].copy()
-        self.inner.rewind(length + len(tokens))
-        return logits
-
-    def rewind(self, length: int) -> None:
-        self.inner.rewind(length)
 
 
 @pytest.mark.slow

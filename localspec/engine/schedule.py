@@ -102,7 +102,7 @@ class Scheduler:
             return Attempt(why=MEASURING)
         plain = self.costs.plain(len(context) - 1)
         left = (self.ledger.allowance - self.ledger.balance) * plain - self._looking
-        if left < 0 and self._looking > SHARE * plain:  # even to look costs more than may be lost
+        if self._looking > SHARE * plain and not self.ledger.admits(1 + self._looking / plain):
             return Attempt(why=MAKING_UP)
         self._dull += 1
         if (
