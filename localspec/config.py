@@ -189,8 +189,19 @@ def cache_folder() -> Path:
     return folder / "cache" if os.environ.get("LOCALSPEC_HOME") else folder
 
 
+def sessions_folder() -> Path:
+    """Conversations: LOCALSPEC_HOME/sessions, else `sessions` in the user's data folder. May not exist yet."""
+    return _folder("data") / "sessions"
+
+
+def state_folder() -> Path:
+    """What is kept between runs but is no document: LOCALSPEC_HOME/state, else the user's state folder."""
+    folder = _folder("state")
+    return folder / "state" if os.environ.get("LOCALSPEC_HOME") else folder
+
+
 def _folder(kind: str) -> Path:
-    """LOCALSPEC_HOME, or the user's "config", "data" or "cache" folder for localspec."""
+    """LOCALSPEC_HOME, or the user's "config", "data", "cache" or "state" folder for localspec."""
     home = os.environ.get("LOCALSPEC_HOME")
     if home:
         return Path(os.path.expanduser(home))
