@@ -6,7 +6,9 @@
     |-- BadModelFile          exit 1   unreadable, damaged, or a kind of model that cannot chat
     |-- ModelNotFound         exit 3   no such model on this machine
     |-- DownloadError         exit 3   the Hub cannot be reached, refuses, or sends something else
-    `-- NoFit                 exit 4   the model does not fit this machine's memory
+    |-- NoFit                 exit 4   the model does not fit this machine's memory
+    |-- NotApplied            exit 5   an edit that was not made: declined, or it cannot be
+    `-- FileChanged           exit 6   the file to edit or undo is no longer what was read or written
 
 Raised where the cause is known, printed once, in `cli.py`: the message says what and why, the hint
 says what to do next. Exit codes are those of `ExitStatus`.
@@ -25,6 +27,8 @@ class ExitStatus(IntEnum):
     USAGE = 2
     MODEL_MISSING = 3
     NO_FIT = 4
+    NOT_APPLIED = 5
+    FILE_CHANGED = 6
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 
@@ -62,3 +66,11 @@ class DownloadError(LocalspecError):
 
 class NoFit(LocalspecError):
     exit_status = ExitStatus.NO_FIT
+
+
+class NotApplied(LocalspecError):
+    exit_status = ExitStatus.NOT_APPLIED
+
+
+class FileChanged(LocalspecError):
+    exit_status = ExitStatus.FILE_CHANGED
