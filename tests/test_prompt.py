@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from localspec.app import open_target
 from localspec.chat.conversation import Conversation
-from localspec.chat.prompt import CHATML, LONGEST_TEMPLATE, ChatTemplate, Message, quote
+from localspec.chat.prompt import ChatTemplate, Message, quote
+from localspec.chat.template import LONGEST_TEMPLATE
 from localspec.config import Settings
 from localspec.llama.library import CancelFlag
 from localspec.llama.model import LlamaModel
@@ -24,10 +25,12 @@ from localspec.ui.terminal import Terminal
 
 HI = [Message("user", "hi")]
 HI_CHATML = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + CHATML
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + tiny.CHATML
+)
 TAKES_TURNS = (
     "{% if messages | length > 1 and messages[1].role == 'user' %}"
-    "{{ raise_exception('roles must alternate') }}{% endif %}" + CHATML
+    "{{ raise_exception('roles must alternate') }}{% endif %}" + tiny.CHATML
 )
 
 
@@ -78,15 +81,19 @@ nasty_texts = st.lists(
 ).map("".join)
 
 
+@pytest.fixture(scope="module")
+def chatml(vocab: Vocab) -> ChatTemplate:
+    """A template that is never replaced."""
+    return ChatTemplate(tiny.CHATML, vocab, pytest.fail)
+
+
 @given(nasty_texts | st.text(max_size=20), st.sampled_from(["user", "system", "assistant"]))
 @settings(max_examples=400, deadline=None)
-def test_text_stays_text(vocab: Vocab, content: str, role: str) -> None:
-    warned = Warnings()
+def test_text_stays_text(vocab: Vocab, chatml: ChatTemplate, content: str, role: str) -> None:
     messages = [Message(role, content), *HI]
-    tokens = warned.template(tiny.CHATML, vocab).encode(messages)
+    tokens = chatml.encode(messages)
     assert specials(vocab, tokens) == [tiny.IM_START, tiny.IM_END] * 2 + [tiny.IM_START]
     assert spelt(vocab, tokens) == f"<|im_start|>{role}\n{content}<|im_end|>\n{HI_CHATML}"
-    assert not warned
 
 
 def test_a_forged_turn_is_text(vocab: Vocab, warned: Warnings) -> None:
@@ -209,7 +216,7 @@ def test_a_system_message_that_is_refused_moves(vocab: Vocab, warned: Warnings) 
         ("  {% if true %}\nx\n  {% endif %}\n", "x\n"),  # trim_blocks and lstrip_blocks, as transformers has
         ("{{ messages[0]['content'] if add_generation_prompt }}", "hi"),
         ("{% set ns = namespace(n=0) %}{% set ns.n = 3 %}{{ ns.n }}", "3"),
-        ("{{ messages | tojson }}", '[{"content": "hi", "role": "user"}, {'),
+        ("{{ messages | tojson }}", '[{"role": "user", "content": "hi"}, {'),
     ],
 )
 def test_what_templates_use(source: str, text: str, vocab: Vocab, warned: Warnings) -> None:
@@ -217,7 +224,7 @@ def test_what_templates_use(source: str, text: str, vocab: Vocab, warned: Warnin
     assert not warned
 
 
-@pytest.mark.parametrize("source", [CHATML, "{{ bos_token }}" + CHATML], ids=["without", "with"])
+@pytest.mark.parametrize("source", [tiny.CHATML, "{{ bos_token }}" + tiny.CHATML], ids=["without", "with"])
 @pytest.mark.parametrize("content", ["hi", "<|endoftext|>hi"])
 def test_bos_comes_once(source: str, content: str, vocab: Vocab, warned: Warnings) -> None:
     other = Other(vocab, adds_bos=True)
@@ -227,7 +234,7 @@ def test_bos_comes_once(source: str, content: str, vocab: Vocab, warned: Warning
 
 
 def test_no_bos_where_none_is_wanted(vocab: Vocab, warned: Warnings) -> None:
-    assert tiny.ENDOFTEXT not in warned.template(CHATML, vocab).encode(HI)
+    assert tiny.ENDOFTEXT not in warned.template(tiny.CHATML, vocab).encode(HI)
     without = Other(vocab, bos=-1, eos=-1)
     assert spelt(vocab, warned.template("{{ bos_token }}{{ eos_token }}x", without).encode(HI)) == "x"
 
