@@ -88,11 +88,12 @@ class ModelDrafter:
     def _choose(self, row: Logits, context: Sequence[int], drafted: list[int]) -> tuple[int, float, Dist]:
         position = len(context) + len(drafted)
         temperature = self.sampler.sampling.temperature
-        if self.greedy or (temperature == 0.0 and not self.sampler.window):
-            ids, logits = top(row, 2)
-            return int(ids[0]), _right(float(logits[0] - logits[-1])), Dist.point(int(ids[0]))
         window = self.sampler.window
         history = [*context[-window:], *drafted] if window else []
+        if self.greedy or temperature == 0.0:
+            ids, logits = top(row, 2) if self.greedy else self.sampler.likeliest(row, history, 2)
+            lead = float(logits[0] - logits[1]) if len(logits) > 1 else math.inf
+            return int(ids[0]), _right(lead), Dist.point(int(ids[0]))
         dist = self.sampler.dist(row, history)
         if self.dice:
             token = self.dice.draw(dist)

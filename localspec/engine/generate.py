@@ -128,6 +128,7 @@ class Generator:
         self._late = 0.0
         try:
             self.prefill(context)
+            self.sampler.begin(context)
             self.policy.begin(context)
             while len(context) < end:
                 step = self._step(context, end - len(context))

@@ -4,31 +4,56 @@ The chain is llama.cpp's default order: penalties, top-k, top-p, min-p, temperat
 position, not drawn in sequence: the noise of (seed, position, token) is always the same number, so that
 target and draft choose with the same noise (Gumbel coupling, Daliri, Musco and Suresh, arXiv 2408.07978)
 and a seed gives the same text however the passes were cut.
+
+A constraint (a grammar) comes between penalties and top-k, and what it does is part of the law, the same for
+the target, a draft, and plain decoding. It is asked about the 64 largest logits only, since asking about the
+whole vocabulary takes longer than many a pass: the tokens it allows among those are all there are for the
+rest of the chain, which counts its shares among them. If it allows none of the 64, it is asked about all.
+Greedy decoding thus takes the likeliest token that is allowed, wherever that stands.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.types import BadLogits, Dist, Logits, Sampling
+from localspec.engine.constraint import Followed
+from localspec.engine.types import BadLogits, Constraint, Dist, Logits, NothingAllowed, Sampling
+
+CANDIDATES = 64
+"""Largest logits that a constraint is asked about before it is asked about all: part of the law."""
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Sampler:
-    """The target's choice at each position, and the law it is drawn from."""
+    """The target's choice at each position, and the law it is drawn from.
 
-    def __init__(self, sampling: Sampling) -> None:
+    `constraint`: what the next answers must look like, or None; in force from `begin` on. Behind a token that
+    it refuses, which only a wrong guess is, the law is the unconstrained one and means nothing.
+    """
+
+    def __init__(self, sampling: Sampling, constraint: Constraint | None = None) -> None:
         self.sampling = sampling
+        self.constraint = constraint
         penalised = sampling.repeat_penalty != 1.0 or sampling.presence_penalty != 0.0
-        self.window = sampling.penalty_window if penalised else 0
-        """How many tokens of history the choice depends on."""
+        self._penalised = sampling.penalty_window if penalised else 0  # that many tokens
+        self._followed: Followed | None = None
+
+    @property
+    def window(self) -> int:
+        """How many tokens of history the choice depends on: with a constraint, on all there are."""
+        return sys.maxsize if self.constraint else self._penalised
+
+    def begin(self, context: Sequence[int]) -> None:
+        """An answer begins behind `context`."""
+        self._followed = Followed(self.constraint, len(context)) if self.constraint else None
 
     def pick(self, row: Logits, history: Sequence[int], position: int) -> int:
         """The token at `position` given logits `row` (n_vocab,) and the tokens before it.
@@ -37,7 +62,7 @@ class Sampler:
         """
         temperature = self.sampling.temperature
         if temperature == 0.0:
-            return argmax(self._penalise(row, history))
+            return self._likeliest(row, history)
         ids, logits = self._survivors(row, history)
         if len(ids) == 1:
             return int(ids[0])
@@ -61,7 +86,7 @@ class Sampler:
         """The law of the next token after the whole chain. Raises BadLogits on NaN."""
         temperature = self.sampling.temperature
         if temperature == 0.0:
-            return Dist.point(argmax(self._penalise(row, history)))
+            return Dist.point(self._likeliest(row, history))
         ids, logits = self._survivors(row, history)
         weights = np.exp((logits - logits[0]) / temperature)
         order = np.argsort(ids)
@@ -69,13 +94,38 @@ class Sampler:
             order = order[weights[order] > 0.0]
         return Dist(ids[order], weights[order] / weights.sum())
 
+    def likeliest(
+        self, row: Logits, history: Sequence[int], k: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Ids and logits of the `k` likeliest tokens, or as many as are allowed, largest first."""
+        row, state = self._penalise(row, history), self._state(history)
+        ids, logits = top(row, k) if state is None else allowed(row, state)
+        return ids[:k], logits[:k]
+
+    def _likeliest(self, row: Logits, history: Sequence[int]) -> int:
+        row, state = self._penalise(row, history), self._state(history)
+        best = argmax(row)
+        if state is None or state.allowed(np.array([best]))[0]:
+            return best
+        return int(allowed(row, state)[0][0])
+
+    def _state(self, history: Sequence[int]) -> Constraint | None:
+        if self.constraint is None:
+            return None
+        assert self._followed, "begin comes first"
+        return self._followed.after(history)
+
     def _survivors(self, row: Logits, history: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Ids and float64 logits, largest first, that penalties, top-k, top-p and min-p leave."""
         s = self.sampling
-        row = self._penalise(row, history)
-        if 0 < s.top_k < len(row):
+        row, state = self._penalise(row, history), self._state(history)
+        if state is not None:
+            ids, logits = allowed(row, state)
+            kept = s.top_k if s.top_k > 0 else len(ids)
+            ids, logits, whole = ids[:kept], logits[:kept], None
+        elif 0 < s.top_k < len(row):
             ids, logits = top(row, s.top_k)
-            whole = None  # top-p counts the mass that top-k left
+            whole = None  # top-p counts the mass that is left
         else:
             ids, logits, whole = _head(row, s)
         values = logits.tolist()  # mostly a few dozen: cheaper here than as arrays
@@ -85,9 +135,9 @@ class Sampler:
 
     def _penalise(self, row: Logits, history: Sequence[int]) -> Logits:
         s = self.sampling
-        if not self.window or not history:
+        if not self._penalised or not history:
             return row
-        seen = np.unique(np.asarray(history[-self.window :], dtype=np.int64))
+        seen = np.unique(np.asarray(history[-self._penalised :], dtype=np.int64))
         seen = seen[seen < len(row)]  # a draft's vocabulary may be smaller than the history's
         row = row.copy()
         value = row[seen]
@@ -139,6 +189,22 @@ def top(row: Logits, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     values = row[ids]
     order = (-values).argsort(kind="stable")[:k]
     return ids[order], values[order].astype(np.float64)
+
+
+def allowed(row: Logits, state: Constraint) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Ids and values of the logits that `state` leaves, largest first: of the CANDIDATES largest, or of all.
+
+    Raises NothingAllowed if it leaves none, BadLogits as `argmax` does.
+    """
+    ids, logits = top(row, CANDIDATES)
+    keep = state.allowed(ids) & np.isfinite(logits)
+    if not keep.any():
+        ids = (state.allowed(np.arange(len(row))) & np.isfinite(row)).nonzero()[0]
+        if not len(ids):
+            raise NothingAllowed("no token of the vocabulary fits the grammar here")
+        ids = ids[(-row[ids]).argsort(kind="stable")]
+        return ids, row[ids].astype(np.float64)
+    return ids[keep], logits[keep]
 
 
 def _reach(weights: Sequence[float], top_p: float, min_p: float, whole: float | None) -> int:

@@ -24,6 +24,10 @@ class BadLogits(Exception):
     """A pass returned NaN or no finite logit at all."""
 
 
+class NothingAllowed(BadLogits):
+    """A constraint leaves no token to go on with: nothing in the vocabulary spells what it wants."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dist:
     """A probability distribution over token ids, stored on its support.
@@ -143,6 +147,16 @@ class Model(Protocol):
 
     def rewind(self, length: int) -> None:
         """Keep the first `length` tokens only. Exact: what follows equals a fresh start on that prefix."""
+
+
+class Constraint(Protocol):
+    """What an answer must look like, after some of its tokens. A value: it never changes."""
+
+    def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of `ids` may come next, shape of `ids`; an end of turn only where the answer may end."""
+
+    def after(self, token: int) -> Constraint | None:
+        """The constraint once `token` has come. None if it is not allowed, or ends the answer."""
 
 
 class Drafter(Protocol):
