@@ -1,0 +1,199 @@
+"""What was changed in a file so far, and what it makes likely further down: words replaced, changes repeated.
+
+Knows an `Original`, and through `Words` how text becomes tokens; nothing of where the text stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from localspec.drafters.align import Original, Segment, renamed, replaced_words, shifted
+
+LONGEST_CHANGE = 64
+"""Tokens of a change that is remembered, on either side."""
+CONTEXT = 2
+"""Tokens before a change that another place must have too."""
+FADE = 0.6
+"""What earlier occurrences count, for each later one."""
+DOUBT = 0.7
+"""Occurrences that no count is worth."""
+APPLIED = 0.5
+"""What was changed before is changed in the guesses too from this chance on."""
+
+
+@dataclass(slots=True)
+class Habit:
+    """Something that was changed, into what, and how often it was, and was not, of late."""
+
+    into: bytes | tuple[int, ...]
+    changed: float = 0.0
+    kept: float = 0.0
+
+    @property
+    def chance(self) -> float:
+        return self.changed / (self.changed + self.kept + DOUBT)
+
+    def see(self, into: bytes | tuple[int, ...] | None) -> None:
+        """It was changed, or kept if `into` is None."""
+        self.changed *= FADE
+        self.kept *= FADE
+        if into is None:
+            self.kept += 1
+        else:
+            self.changed = 1.0 + (self.changed if into == self.into else 0.0)
+            self.into = into
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the text may go through tokens `first` to `end` of the original. `chance`: of the first token that
+    is not the original's; `changes`, `keeps`: the habits that it follows and those it does not."""
+
+    first: int
+    end: int
+    tokens: tuple[int, ...]
+    chance: float = 1.0
+    changes: tuple[Habit, ...] = ()
+    keeps: tuple[Habit, ...] = ()
+
+    def confirm(self) -> None:
+        """The text did go this way."""
+        for habit in self.changes:
+            habit.see(habit.into)
+        for habit in self.keeps:
+            habit.see(None)
+
+
+@dataclass(slots=True)
+class Changes:
+    """The changes of one rewriting. `piece`: the bytes of a token; `tokenize`: the tokens of a text."""
+
+    original: Original
+    piece: Callable[[int], bytes]
+    tokenize: Callable[[str], Sequence[int]]
+    words: dict[bytes, Habit] = field(default_factory=dict)
+    places: dict[int, tuple[int, Habit]] = field(default_factory=dict)  # first token -> end, habit
+    _cut: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
+
+    def way(self, at: int, shift: int) -> Way | None:
+        """How the text will go on at `at`, if not as the original does."""
+        if not (shift or self.words or self.places):
+            return None
+        if at in self.places and self.places[at][1].chance > APPLIED:
+            return self._changed(at)
+        segment = self.original.segments.get(at)
+        if segment is None:
+            return None
+        expected = any(h.chance > APPLIED for h in self._habits(segment))
+        if expected or (shift and segment.breaks):
+            return self._through(segment, shift, APPLIED)
+        return None
+
+    def others(self, first: int, shift: int) -> list[Way]:
+        """All ways the text may take from `first` on, the original's among them."""
+        ways = []
+        if first in self.places:
+            ways.append(self._changed(first))
+            ways.append(Way(first, first + 1, (self.original.tokens[first],), keeps=(self.places[first][1],)))
+        segment = self.original.segments.get(first)
+        if segment and self._habits(segment):
+            ways += [self._through(segment, shift, least) for least in (0.0, 1.0)]
+        return ways
+
+    def doubt(self, at: int) -> float:
+        """How likely the text leaves the original at `at` because of what was changed before."""
+        if at in self.places:
+            return self.places[at][1].chance
+        segment = self.original.segments.get(at) if self.words else None
+        return max((h.chance for h in self._habits(segment)), default=0.0) if segment else 0.0
+
+    def passed(self, at: int) -> None:
+        """The text kept what ends at `at`."""
+        segment = self.original.segments.get(self.original.segment_of[at - 1])
+        if segment and segment.end == at:
+            for habit in self._habits(segment):
+                habit.see(None)
+        if at - 1 in self.places:
+            self.places[at - 1][1].see(None)
+
+    def learn(self, first: int, end: int, text: Sequence[int], start: int, stop: int) -> None:
+        """Tokens `first` to `end` of the original became tokens `start` to `stop` of `text`."""
+        if not 0 <= end - first <= LONGEST_CHANGE or not 0 <= stop - start <= LONGEST_CHANGE:
+            return
+        if not self._learn_words(first, end, text, start, stop):
+            self._learn_change(first, end, tuple(text[start:stop]))
+
+    def _learn_words(self, first: int, end: int, text: Sequence[int], start: int, stop: int) -> bool:
+        """Remember replaced words, if nothing else was changed."""
+        original = self.original
+        if not first < end:
+            return False
+        low = original.segment_of[first]
+        segment = original.segments.get(original.segment_of[end - 1])
+        high = max(end, segment.end) if segment else end
+        if start < first - low or stop + high - end > len(text):
+            return False
+        before = original.bytes_of(low, high)
+        after = b"".join(map(self.piece, text[start - (first - low) : stop + high - end]))
+        pairs = replaced_words(before, after)
+        for old, new in pairs:
+            self.words.setdefault(old, Habit(new)).see(new)
+        return bool(pairs)
+
+    def _learn_change(self, first: int, end: int, into: tuple[int, ...]) -> None:
+        """Remember a change for all later places with the same tokens around."""
+        tokens = self.original.tokens
+        low, high = first - CONTEXT, end + 1 + (first == end)
+        if low < 0 or high > len(tokens):
+            return
+        around, length = tokens[low:high], end - first
+        if not into:
+            into, length = (tokens[end],), length + 1
+        habit = Habit(into)
+        habit.see(into)
+        for place in self.original.places[tokens[low]]:
+            at = place + CONTEXT
+            if at > first and tokens[place : place + len(around)] == around:
+                self.places[at] = at + length, habit
+
+    def _changed(self, at: int) -> Way:
+        end, habit = self.places[at]
+        assert isinstance(habit.into, tuple)
+        return Way(at, end, habit.into, habit.chance, (habit,))
+
+    def _habits(self, segment: Segment) -> list[Habit]:
+        return [self.words[word] for word in segment.words if word in self.words]
+
+    def _through(self, segment: Segment, shift: int, least: float) -> Way:
+        """The segment with its indentation shifted and the words replaced whose chance is above `least`."""
+        changes: list[Habit] = []
+        keeps: list[Habit] = []
+
+        def name(word: bytes) -> bytes:
+            habit = self.words.get(word)
+            if habit is None or habit.chance <= least or not isinstance(habit.into, bytes):
+                keeps.extend([habit] if habit else [])
+                return word
+            changes.append(habit)
+            return habit.into
+
+        text = shifted(segment.text, shift) if segment.breaks and shift else segment.text
+        tokens = self._tokens_of(renamed(text, name))
+        if not tokens:
+            return Way(segment.first, segment.end, tuple(self.original.tokens[segment.first : segment.end]))
+        chance = min((habit.chance for habit in changes), default=1.0)
+        return Way(segment.first, segment.end, tokens, chance, tuple(changes), tuple(keeps))
+
+    def _tokens_of(self, text: bytes) -> tuple[int, ...]:
+        """The tokens of a text, none if there are none that stand for it."""
+        known = self._cut.get(text)
+        if known is None:
+            try:
+                known = tuple(self.tokenize(text.decode()))
+            except UnicodeDecodeError:
+                known = ()
+            if b"".join(map(self.piece, known)) != text:
+                known = ()
+            self._cut[text] = known
+        return known
