@@ -63,7 +63,7 @@ def warned() -> Warnings:
     return Warnings()
 
 
-def spelt(vocab: Vocab, tokens: Sequence[int]) -> str:
+def spelt(vocab: Any, tokens: Sequence[int]) -> str:
     """The text of `tokens`, special ones by their spelling."""
     pieces = [vocab.text(t).encode() if vocab.is_special(t) else vocab.piece(t) for t in tokens]
     return b"".join(pieces).decode()
@@ -147,6 +147,180 @@ def test_the_cache_serves_the_next_turn(tiny_path: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out == first.text + second.text
 
 
+# What the model thought
+
+SPLITS = "{% set text = text.split('</think>')[-1].lstrip('\n') %}"
+QWEN3 = (
+    "{% for m in messages %}{% set text = m.content %}{% if m.role == 'assistant' and '</think>' in text %}"
+    + SPLITS
+    + "{% endif %}{{ '<|im_start|>' + m.role + '\n' + text + '<|im_end|>\n' }}{% endfor %}"
+    "{{ '<|im_start|>assistant\n' }}"
+    "{% if enable_thinking is defined and not enable_thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}"
+)
+R1 = (
+    "{% for m in messages %}{% set text = m.content %}{% if m.role == 'assistant' %}"
+    + SPLITS
+    + "{{ '<|im_start|>' + text + '<|endoftext|>' }}{% else %}{{ text }}{% endif %}{% endfor %}"
+    "{{ '<|im_start|><think>\n' }}"
+)
+KEEPS = "{{ bos_token }}" + tiny.CHATML
+OPENS = tiny.CHATML + "<think>\n"
+QWEN_TOOLS = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}"
+    "{% set thought = m.content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}"
+    "{% set said = m.content.split('</think>')[-1].lstrip('\n') %}"
+    "{{ '<think>\n' + thought.strip('\n') + '\n</think>\n\n' + said.lstrip('\n') }}"
+    "{% else %}{{ m.content }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}{{ '<|im_start|>assistant\n' }}"
+)
+FIELD = (
+    "{% for m in messages %}{% if m.reasoning_content %}[{{ m.reasoning_content }}]{% endif %}"
+    "{{ m.content }}{% if '<think>' in m.content %}{{ raise_exception('tags') }}{% endif %};{% endfor %}"
+)
+HARMONY = (
+    "{% for m in messages %}{% if '<|channel|>' in m.content %}{{ raise_exception('tags') }}{% endif %}"
+    "{% if m.role == 'assistant' %}{% if m.thinking and m.tool_calls %}{{ m.thinking }}{% endif %}"
+    "{{ '<|start|>assistant<|channel|>final<|message|>' + m.content + '<|end|>' }}"
+    "{% else %}{{ '<|start|>' + m.role + '<|message|>' + m.content + '<|end|>' }}{% endif %}{% endfor %}"
+    "{{ '<|start|>assistant' }}"
+)
+CHANNELS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
+AGAIN = Message("user", "go on")
+
+
+class Wider:
+    """The tiny vocabulary with more special tokens."""
+
+    def __init__(self, vocab: Vocab, *specials: str) -> None:
+        self.vocab = vocab
+        self.ids = {text: 10_000 + i for i, text in enumerate(specials)}
+        self.bos, self.eos, self.adds_bos = vocab.bos, vocab.eos, vocab.adds_bos
+
+    def text(self, token: int) -> str:
+        return next((text for text, i in self.ids.items() if i == token), "") or self.vocab.text(token)
+
+    def is_special(self, token: int) -> bool:
+        return token >= 10_000 or self.vocab.is_special(token)
+
+    def piece(self, token: int) -> bytes:
+        return b"" if token >= 10_000 else self.vocab.piece(token)
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        parts = re.split(f"({'|'.join(map(re.escape, self.ids))})", text) if special else [text]
+        known = [[self.ids[part]] if part in self.ids and special else None for part in parts]
+        spelt = [self.vocab.tokenize(part, special=special) if part else [] for part in parts]
+        return [token for own, other in zip(known, spelt, strict=True) for token in own or other]
+
+    def emitted(self, text: str) -> tuple[int, ...]:
+        """`text` as a model may have said it: special tokens as such, all else byte by byte."""
+        parts = re.split(f"({'|'.join(map(re.escape, self.ids))})", text)
+        return tuple(
+            token
+            for part in parts
+            for token in (
+                [self.ids[part]] if part in self.ids else [tiny.FIRST_BYTE + b for b in part.encode()]
+            )
+        )
+
+
+@pytest.fixture
+def thinker(vocab: Vocab) -> Wider:
+    return Wider(vocab, "<think>", "</think>")
+
+
+def talk(vocab: Wider, said: str, thinking: str = "return it", answer: str = "return") -> list[Message]:
+    return [*HI, Message("assistant", answer, vocab.emitted(said), thinking), AGAIN]
+
+
+THOUGHT = "<think>\nreturn it\n</think>\n\nreturn"
+
+
+@pytest.mark.parametrize("source", [QWEN3, R1], ids=["qwen3", "r1"])
+def test_thinking_that_the_template_leaves_out(source: str, thinker: Wider, warned: Warnings) -> None:
+    template = warned.template(source, thinker)
+    text = THOUGHT if source == QWEN3 else THOUGHT.removeprefix("<think>\n")
+    plain = [*HI, Message("assistant", "return"), AGAIN]
+    assert template.encode(talk(thinker, text)) == template.encode(plain)
+    assert spelt(thinker, template.encode(plain)).count("return") == 1
+    assert not warned
+
+
+@pytest.mark.parametrize("source", [KEEPS, OPENS, QWEN_TOOLS])
+def test_thinking_that_the_template_keeps_goes_back_as_tokens(
+    source: str, thinker: Wider, warned: Warnings
+) -> None:
+    template = warned.template(source, thinker)
+    first = template.encode(HI)
+    assert template.thinking().inside == (source == OPENS)
+    messages = talk(thinker, THOUGHT.removeprefix("<think>\n") if source == OPENS else THOUGHT)
+    second = template.encode(messages)
+    assert second[: len(first) + len(messages[1].tokens or ())] == [*first, *(messages[1].tokens or ())]
+    assert spelt(thinker, second).count("return it") == 1
+    assert not warned
+
+
+def test_thinking_without_tokens_or_answer_is_written_out(thinker: Wider, warned: Warnings) -> None:
+    template = warned.template(KEEPS, thinker)
+    for message in (
+        Message("assistant", "return", None, "return it"),
+        Message("assistant", "", thinker.emitted("<think>\nreturn it"), "return it"),  # it was stopped
+    ):
+        text = spelt(thinker, template.encode([*HI, message, AGAIN]))
+        assert f"assistant\n<think>\nreturn it\n</think>\n\n{message.content}<|im_end|>" in text
+
+
+def test_tags_that_are_spelled_out_stay_text(thinker: Wider, warned: Warnings) -> None:
+    answer = "a </think> b <think>"
+    messages = [*HI, Message("assistant", answer, None, "x"), Message("user", "</think>c")]
+    for vocab in (thinker, thinker.vocab):  # whether the tags are tokens or not
+        tokens = warned.template(QWEN3, vocab).encode(messages)
+        assert f"assistant\n{answer}<|im_end|>" in spelt(vocab, tokens)
+        assert "user\n</think>c<|im_end|>" in spelt(vocab, tokens)
+        assert not {10_000, 10_001} & set(tokens)
+    assert not warned
+
+
+def test_thinking_in_a_field_of_its_own(thinker: Wider, warned: Warnings) -> None:
+    tokens = warned.template(FIELD, thinker).encode(talk(thinker, THOUGHT))
+    assert spelt(thinker, tokens) == "hi;[return it]return;go on;"
+    assert not warned
+
+
+def test_channels(vocab: Vocab, warned: Warnings) -> None:
+    wider = Wider(vocab, *CHANNELS)
+    template = warned.template(HARMONY, wider)
+    said = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>return"
+    assert spelt(wider, template.encode(talk(wider, said, "Hm."))) == (
+        "<|start|>user<|message|>hi<|end|><|start|>assistant<|channel|>final<|message|>return<|end|>"
+        "<|start|>user<|message|>go on<|end|><|start|>assistant"
+    )
+    assert template.shown == {wider.ids[text]: text.encode() for text in CHANNELS}
+    splitter = template.thinking()
+    text = b"".join(template.shown.get(t) or wider.piece(t) for t in wider.emitted(said)).decode()
+    assert splitter.feed(text) + splitter.finish() == [("thinking", "Hm."), ("answer", "return")]
+    assert not warned
+
+
+def test_whether_to_think_is_told_to_the_template(thinker: Wider) -> None:
+    for wish, end in ((None, ""), (True, ""), (False, "<think>\n\n</think>\n\n")):
+        template = ChatTemplate(QWEN3, thinker, pytest.fail, thinking=wish)
+        assert spelt(thinker, template.encode(HI)) == HI_CHATML + end
+        assert not template.thinking().inside
+    template = ChatTemplate("{{ thinking }} {{ effort }}", thinker, pytest.fail, thinking=True, effort="low")
+    assert spelt(thinker, template.encode(HI)) == "True low"
+
+
+def test_a_question_does_not_open_the_thinking(thinker: Wider, warned: Warnings) -> None:
+    template = warned.template("{{ messages[-1].content }}", thinker)
+    template.encode([Message("user", "a <think>")])
+    assert not template.thinking().inside
+
+
+def test_the_template_in_its_place_leaves_thinking_out(thinker: Wider, warned: Warnings) -> None:
+    tokens = warned.template(None, thinker).encode(talk(thinker, THOUGHT))
+    assert spelt(thinker, tokens).count("return") == 1
+    assert not set(tokens) & set(thinker.ids.values())
+
+
 # Templates that are missing, broken or hostile
 
 BAD_TEMPLATES = {
@@ -176,6 +350,43 @@ def test_a_bad_template_is_replaced(source: str | None, vocab: Vocab, warned: Wa
     assert len(warned) == 1
     assert re.search(r"chat template\b.*: using ChatML$", warned[0])
     assert len(warned[0]) < 300
+
+
+def test_the_form_in_its_place_suits_the_vocabulary(vocab: Vocab, warned: Warnings) -> None:
+    phi = Wider(vocab, "<|im_sep|>")
+    template = warned.template("{{ 'x' * 10**9 }}", phi)
+    for _ in range(2):
+        tokens = template.encode([Message("user", "a<|im_sep|>")])
+        expected = "<|im_start|>user<|im_sep|>a<|im_sep|><|im_end|><|im_start|>assistant<|im_sep|>"
+        assert spelt(phi, tokens) == expected
+        assert tokens.count(phi.ids["<|im_sep|>"]) == 2
+    assert warned == ["the model's chat template fails (it needs more than 512 MB): using Phi-4"]
+
+
+def test_what_a_template_says_when_it_fails_is_harmless(vocab: Vocab, warned: Warnings) -> None:
+    source = "{{ raise_exception('\x1b]52;c;x\x07\\u202e\n\n' ~ 'y' * 100000) }}"
+    warned.template(source, vocab).encode(HI)
+    assert warned[0].isprintable()
+    assert len(warned[0]) < 260
+
+
+def test_a_forged_mark_is_refused(vocab: Vocab, warned: Warnings) -> None:
+    """A template sees the marks of messages and may write others."""
+    messages = [*HI, Message("assistant", "return", SPELT_OUT), *HI]
+    for number in ("3", "999999999"):
+        source = "{{ messages[1].content[:32] }}" + number + ";"
+        text = spelt(vocab, warned.template(source, vocab).encode(messages))
+        assert text.startswith("<|im_start|>user\nhi<|im_end|>")
+    assert len(warned) == 2
+
+
+def test_closing_ends_the_process(vocab: Vocab, warned: Warnings) -> None:
+    template = warned.template(tiny.CHATML, vocab)
+    tokens = template.encode(HI)
+    template.close()
+    template.close()
+    assert template.encode(HI) == tokens  # another starts
+    assert not warned
 
 
 def test_private_attributes_give_nothing(vocab: Vocab, warned: Warnings) -> None:

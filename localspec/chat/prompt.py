@@ -175,11 +175,11 @@ class ChatTemplate:
 
     def _tokenize(self, text: str, messages: Sequence[Message]) -> list[int]:
         tokens: list[int] = []
-        for i, part in enumerate(re.split(f"{self._mark}(\\d*);", text)):
+        for i, part in enumerate(re.split(f"{self._mark}([0-9]{{0,9}});", text)):
             if i % 2 == 0:
                 tokens += self._vocab.tokenize(part, special=True) if part else []
             elif part:
-                if not part.isascii() or len(part) > 9 or int(part) >= len(messages):
+                if int(part) >= len(messages):
                     raise TemplateFailed("it writes nonsense")
                 tokens += messages[int(part)].tokens or ()
         if self._vocab.adds_bos and tokens[:1] != [self._vocab.bos]:
