@@ -244,6 +244,12 @@ def test_a_divider_that_cannot_be_told_is_refused() -> None:
         blocks("<<<<<<< SEARCH\na\n=======\nb\n=======\nc\n>>>>>>> REPLACE", "x\n")
 
 
+def test_a_flood_of_dividers_is_refused_at_once() -> None:
+    """Trying each of them would take their square."""
+    with pytest.raises(BadReply, match="more than one"):
+        blocks("<<<<<<< SEARCH\n" + "=======\n" * 20_000 + ">>>>>>> REPLACE\n")
+
+
 def test_markers_in_a_file_are_seen() -> None:
     assert has_markers(f"x\n{PLAIN}")
     assert not has_markers("<<<<<<< HEAD\na\n=======\nb\n>>>>>>> main\n")

@@ -143,6 +143,8 @@ def _lazy(old: Sequence[str], new: Sequence[str], suffix: str) -> str:
 def is_lazy(line: str) -> bool:
     """Whether a line says "the rest stays" instead of the rest: bare, or as a comment of some language."""
     line = line[:200]
+    if not (_DOTS.search(line) or _REST.search(line)):
+        return False
     comment, trailing = _COMMENT.match(line), _TRAILING.search(line)
     return (
         _says_rest(line.strip(), least=3)

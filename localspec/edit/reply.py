@@ -86,15 +86,13 @@ def parse_whole(reply: str, before: str) -> Whole:
         )
     fence, remark = _choose(fences, lines, before)
     body = lines[fence.first : fence.end]
-    outside = [line for line in (*lines[: fence.first - 1], *lines[fence.end + 1 :]) if line.strip()]
-    if outside:
+    if outside := _solid([*lines[: fence.first - 1], *lines[fence.end + 1 :]]):
         remarks = (*remarks, f'left out what stood around the code block: "{short(outside[0])}"')
-    if remark:
-        remarks = (*remarks, remark)
+    remarks = (*remarks, *([remark] if remark else []))
     if fence.closed:
         return _whole(body, before, remarks, False)
     body, glued = _unglued(body, fence.mark)
-    if not any(line.strip() for line in body):
+    if not _solid(body):
         raise BadReply("The answer stops after the beginning of its code block.", truncated=True)
     remarks = (*remarks, *(["the closing fence stood at the end of a line"] if glued else []))
     return _whole(body, before, remarks, not glued)
@@ -294,8 +292,8 @@ def _sections(lines: Sequence[str]) -> list[list[str]]:
 def _divider(section: Sequence[str], before: str) -> int | str:
     """Where the ======= line is, or what is wrong. A text may have such lines itself (headings)."""
     places, text = [at for at, line in enumerate(section) if DIVIDER.match(line)], f"\n{before}\n"
-    if len(places) > 1:
+    if 1 < len(places) <= 50:
         places = [at for at in places if at and f"\n{chr(10).join(section[:at])}\n" in text][-1:] or places
     if len(places) == 1:
         return places[0]
-    return "has more than one line =======." if places else "has no line ======= between its two halves."
+    return "has more than one line =======." if places else "has no line ======= in its middle."
