@@ -100,7 +100,7 @@ def _encoding_of(file: RawFile, named: str | None) -> tuple[str, bytes]:
     """The encoding and the BOM, b"" if there is none."""
     try:
         wanted = codecs.lookup(named).name if named else None
-        b"".decode(wanted or "utf-8")  # rot13 and its kind are no text encodings
+        "a".encode(wanted or "utf-8")  # rot13 and its kind are no text encodings
     except (LookupError, ValueError) as error:
         raise UsageError(
             f"{named!r} is no encoding", "give one like utf-8, utf-16-le, cp1252, shift_jis"

@@ -111,14 +111,17 @@ def undo(path: str | None = None) -> Entry:
     Returns the edit. Raises FileChanged, with nothing written, if the file is no longer what the edit made of
     it, UsageError if there is nothing to undo, LocalspecError if the file cannot be written.
     """
+    never_made = []
     for entry in reversed(entries(path)):
         file = _file_now(entry)
         if file.sha256 == entry.before != entry.after:
-            continue  # a crash came between remembering and writing, or between undoing and forgetting
+            never_made.append(entry)  # a crash between remembering and writing, or undoing and forgetting
+            continue
         if file.sha256 != entry.after and not _is_mixture(entry, file.raw):
             raise FileChanged(f"{entry.path} is no longer what the edit made of it", _copy_hint(entry))
         replace(file, _bytes_before(entry), lambda: None)
-        _forget(entry.folder)
+        for done in (entry, *(one for one in never_made if one.path == entry.path)):
+            _forget(done.folder)
         return entry
     where = "" if path is None else f" for {path}"
     raise UsageError(f"there is nothing to undo{where}", "localspec edits lists what can be undone")

@@ -48,6 +48,7 @@ def replace(file: RawFile, new: bytes, remember: Callable[[], None]) -> None:
                     with suppress(OSError):
                         os.unlink(name, dir_fd=folder)
                 remember()
+                _refuse_changed(file)
                 (_write_in_place if file.nlink > 1 else _write_beside)(file, new, folder)
                 _sync_folder(file, folder)
             finally:
@@ -74,7 +75,6 @@ def _write_beside(file: RawFile, new: bytes, folder: int) -> None:
 
 
 def _write_in_place(file: RawFile, new: bytes, folder: int) -> None:
-    _refuse_changed(file)
     fd = os.open(file.path.name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     try:
         overwrite(fd, new)
