@@ -28,7 +28,8 @@ class Followed:
         answer = list(context[self.start :])
         known = self._known(answer)
         if known < self._oldest:
-            known, self._oldest, self._states = 0, 0, [self.first]
+            known = self._oldest = 0
+            self._tokens, self._states = [], [self.first]
         if known < len(answer):
             del self._states[known - self._oldest + 1 :]
             self._tokens[known:] = answer[known:]

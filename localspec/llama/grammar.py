@@ -28,7 +28,7 @@ MOST_BYTES = 256 * 1024
 """Of a file."""
 PATIENCE = 10.0
 """Seconds that parsing a grammar may take."""
-MEMORY = 2**30
+MEMORY = 2**28
 """Bytes that it may take, where the system can be told."""
 HELP = "see llama.cpp's grammars/README.md for the language"
 

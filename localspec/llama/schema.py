@@ -122,11 +122,11 @@ class _Converter:
 
     def _either(self, found: Sequence[_Made], at: Place, keyword: str) -> _Made:
         """Any of `found`. The first character tells types apart; those of one type stay open together."""
+        if keyword == "oneOf" and any(sum(kind in m.kinds for m in found) > 1 for kind in KEYWORDS):
+            at.refuse(keyword, "has alternatives of the same type (anyOf may do)")
         found = list({made.rule: made for made in found}.values())
         readings = {kind: sum(made.readings for made in found if kind in made.kinds) for kind in KEYWORDS}
         most = max(readings.values())
-        if keyword == "oneOf" and any(sum(kind in m.kinds for m in found) > 1 for kind in KEYWORDS):
-            at.refuse(keyword, "has alternatives of the same type (anyOf may do)")
         if most > MOST_READINGS:
             at.refuse(keyword, "leaves too many ways to read a text")
         rule = found[0].rule if len(found) == 1 else self.rule(" | ".join(made.rule for made in found))
