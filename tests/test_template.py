@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -76,10 +77,10 @@ def test_what_templates_use(source: str, text: str) -> None:
     assert render(source, enable_thinking=False) == text
 
 
-def test_the_time_is_the_callers() -> None:
-    before = datetime.now()
-    told = render("{{ strftime_now('%Y-%m-%d %H:%M:%S') }}")
-    assert before.replace(microsecond=0) <= datetime.fromisoformat(told) <= datetime.now()
+def test_the_time_is_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=lambda: datetime(2001, 2, 3, 4, 5, 6, 7))
+    monkeypatch.setattr(template, "datetime", clock)
+    assert render("{{ strftime_now('%d %b %Y, %H:%M') }}") == "03 Feb 2001, 04:05"
 
 
 def test_a_template_is_compiled_once_and_keeps_nothing(renderer: Renderer) -> None:
@@ -146,7 +147,6 @@ def test_two_seconds_are_the_limit() -> None:
 def test_what_a_template_raises_is_cut() -> None:
     with pytest.raises(TemplateFailed) as failed:
         render("{{ raise_exception('\x1b[2J' * 1000000) }}")
-    assert failed.value.refused
     assert len(str(failed.value)) <= 1000
 
 
@@ -184,6 +184,7 @@ def test_a_process_that_always_dies_is_given_up(
         ("(1 << 31).to_bytes(4, 'big')", "nonsense"),
         ("(2).to_bytes(4, 'big') + b'[]'", "nonsense"),
         ("(2).to_bytes(4, 'big') + b'{]'", "nonsense"),
+        ("(1 << 20).to_bytes(4, 'big') + b'[' * (1 << 20)", "nonsense"),
         ("(10).to_bytes(4, 'big') + b'{\"text\":1}'", "nonsense"),
         ("(14).to_bytes(4, 'big') + b'{\"error\":1234}'", "1234"),
     ],

@@ -90,7 +90,7 @@ class ChatTemplate:
             return self._encode(messages)
         except TemplateFailed as error:
             merged = _system_into_user(messages)
-            if error.refused and merged != list(messages):
+            if merged != list(messages):
                 try:
                     return self._encode(merged)
                 except TemplateFailed:
@@ -124,7 +124,7 @@ class ChatTemplate:
             text = self._template.render(dicts)
         else:
             text = self._template.render({**self._variables, "messages": dicts})
-        self._tail = text[-1000:].rpartition(f"{self._mark};")[2]
+        self._tail = text[-100:]
         for place, (message, content) in enumerate(zip(messages, contents, strict=True)):
             if message.thinking and message.tokens and message.content:
                 # where the template kept it whole, as it was said

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -28,11 +28,7 @@ _KEPT = ("SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # without which 
 
 
 class TemplateFailed(Exception):
-    """Why a template gave no prompt, in words. `refused`: it said so itself, another conversation may do."""
-
-    def __init__(self, why: str, *, refused: bool = False) -> None:
-        super().__init__(why)
-        self.refused = refused
+    """Why a template gave no prompt, in words; partly in the template's own."""
 
 
 class Renderer:
@@ -50,10 +46,10 @@ class Renderer:
         most = 8 * len(json.dumps(variables)) + (1 << 20)
         now = datetime.now().isoformat()
         request = {"source": self._source, "variables": variables, "now": now, "most": most}
-        reply = self._ask(json.dumps(request).encode(), 12 * most + 1000)  # \\ud83d\\ude42 is a character
+        reply = self._ask(json.dumps(request).encode(), 12 * most + 1000)  # one may take two escapes of 6
         if isinstance(text := reply.get("text"), str) and len(text) <= most:
             return text
-        raise TemplateFailed(str(reply.get("error", "it writes nonsense")), refused="error" in reply)
+        raise TemplateFailed(str(reply.get("error", "it writes nonsense")))
 
     def close(self) -> None:
         """End the child. A later render starts another."""
@@ -75,7 +71,7 @@ class Renderer:
             except OSError as error:
                 self.close()
                 raise TemplateFailed(f"it cannot be run here: {error}") from error
-            except ValueError:
+            except (ValueError, RecursionError):
                 self.close()
                 raise TemplateFailed("it writes nonsense") from None
             except BaseException:  # Ctrl-C: a reply that nobody waits for must not answer the next request
@@ -101,26 +97,20 @@ class _Child:
             start_new_session=True,  # the terminal's Ctrl-C is for us
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
-        self._talk = ThreadPoolExecutor(
-            1
-        )  # can be waited for with a time limit; not every system's pipes can
+        self._talk = ThreadPoolExecutor(1)  # not every system can wait for a pipe with a time limit
         self.end = weakref.finalize(self, _end, self._process, self._talk)
         try:
-            self._in_time(SECONDS_START, self._talk.submit(_exchange, self._process, b"", 0))
+            self.ask(b"", SECONDS_START, 0)
         except (EOFError, TimeoutError, ValueError):
             self.end()
             raise OSError("its process does not start") from None
 
     def ask(self, request: bytes, seconds: float, most: int) -> bytes:
-        """The reply of at most `most` bytes. Raises TimeoutError, EOFError when it died, ValueError."""
-        return self._in_time(seconds, self._talk.submit(_exchange, self._process, request, most))
+        """The reply of at most `most` bytes. Raises EOFError when it died, TimeoutError, ValueError.
 
-    def _in_time(self, seconds: float, reply: Future[bytes]) -> bytes:
-        try:
-            return reply.result(seconds)
-        except TimeoutError:
-            self._process.kill()  # which also ends the exchange
-            raise
+        After either there is nothing to do but `end` it, which also ends what still waits for it.
+        """
+        return self._talk.submit(_exchange, self._process, request, most).result(seconds)
 
 
 def _exchange(process: subprocess.Popen[bytes], request: bytes, most: int) -> bytes:
