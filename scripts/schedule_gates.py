@@ -3,9 +3,9 @@
     .venv/bin/python scripts/schedule_gates.py --workload prompts.jsonl --curves curves.json
 
 Parts: `wall` (never much slower than plain decoding or than the best fixed setting, faster than any one of
-them on mixed work), `oracle` (its share of what is possible, on virtual clocks), `coupled` (what drafting
-with the target's noise is worth) and `overhead` (the scheduler's own time). `wall` and `overhead` need a
-quiet machine; the other two only count.
+them on mixed work), `hostile` (nor by a source that is sure and always wrong), `oracle` (its share of what
+is possible, on virtual clocks), `coupled` (what drafting with the target's noise is worth) and `overhead`
+(the scheduler's own time). `wall`, `hostile` and `overhead` need a quiet machine; the others only count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,21 +25,25 @@ from self_draft import make
 
 from localspec.bench.compare import Optimum, reach
 from localspec.bench.curves import read_curves
-from localspec.bench.decode import Bench, DraftModel, Prices, on_the_wall, replay
+from localspec.bench.decode import Bench, DraftModel, Prices, on_the_wall, replay, side_by_side
 from localspec.bench.record import Recorder, Recording
 from localspec.bench.report import ALL, AUTO, PLAIN, Ratio, Run, best_fixed, ratio, table
-from localspec.bench.settings import Parts
+from localspec.bench.settings import HINDSIGHT, Parts, learnt, pooled
 from localspec.bench.workloads import Prompt, built_in, read_prompts
 from localspec.chat.prompt import ChatTemplate
 from localspec.drafters import NAMED
 from localspec.engine import oracle
-from localspec.engine.cost import DraftCost, calibrate
-from localspec.engine.types import Sampling
+from localspec.engine.cost import DraftCost, PassCosts, calibrate
+from localspec.engine.generate import Fixed, Generator
+from localspec.engine.ledger import SHARE, START
+from localspec.engine.schedule import Scheduler
+from localspec.engine.sources import Free
+from localspec.engine.types import Policy, Proposal, Sampling
 from localspec.llama.model import LlamaModel, LoadOptions
 from localspec.models.find import packaged_model
 from localspec.policy import FENCE
 
-PARTS = ("wall", "oracle", "coupled", "overhead")
+PARTS = ("wall", "hostile", "oracle", "coupled", "overhead")
 FIXED = ("ngram-3", "ngram-7", "draft-2", "draft-4", "hybrid")
 LEAST_OF_PLAIN = LEAST_OF_FIXED = 0.98
 WORTH_JUDGING = 1.33
@@ -47,6 +51,8 @@ LEAST_OF_ORACLE = 0.65
 COUPLED = {0.7: 1.15, 1.0: 1.3}
 SECONDS_PASS, MOST_OVERHEAD = 0.004, 0.01
 DRAFT_LENGTH = 4
+NOISE = 0.02
+"""By which two runs of the same thing may differ here."""
 
 
 def report(what: str, value: str, goal: str, held: bool) -> bool:
@@ -101,13 +107,20 @@ def open_bench(target: LlamaModel, draft: LlamaModel) -> Bench:
 
 
 def record(
-    bench: Bench, prompts: Sequence[Prompt], tokens: int, temperatures: Sequence[float], sampling: Sampling
+    bench: Bench,
+    prompts: Sequence[Prompt],
+    tokens: int,
+    temperatures: Sequence[float],
+    sampling: Sampling,
+    *,
+    guesses: bool = True,
 ) -> list[Recording]:
-    """Every prompt at one of the temperatures."""
+    """Every prompt at one of the temperatures. `guesses`: with all the draft would guess there."""
     target, draft = bench.target, bench.draft
     assert draft
     template = ChatTemplate(target.chat_template, target.vocab, print)
-    recorder = Recorder(target, template, tokens, bench.is_end, draft.model, greedy=True)
+    model = draft.model if guesses else None
+    recorder = Recorder(target, template, tokens, bench.is_end, model, greedy=guesses)
     places: dict[str, int] = {}
     found: list[Recording] = []
     for prompt in prompts:
@@ -125,19 +138,19 @@ class Half:
 
 
 def wall_runs(
-    bench: Bench, recordings: Sequence[Recording], settings: Sequence[str], repeats: int
+    bench: Bench, twin: Bench, recordings: Sequence[Recording], settings: Sequence[str], repeats: int
 ) -> list[Half]:
-    """Settings forwards on one recording and repeat, backwards on the next; the halves alternate likewise."""
+    """Plain decoding and the scheduler side by side, then the fixed settings; halves alternate."""
     places: dict[str, int] = {}
     found, differing = [], 0
     for number, recording in enumerate(recordings):
         place = places[recording.family] = places.get(recording.family, -1) + 1
         for repeat in range(repeats):
-            forwards = (number + repeat) % 2 == 0
-            for setting in settings if forwards else reversed(settings):
-                measured = on_the_wall(bench, recording, setting)
-                differing += not measured.same
-                found.append(Half(measured.run, (place + repeat) % 2 == 0))
+            pair = (PLAIN, AUTO) if (number + repeat) % 2 == 0 else (AUTO, PLAIN)
+            measured = side_by_side([bench, twin], recording, pair)
+            measured += [on_the_wall(bench, recording, name) for name in settings if name not in pair]
+            differing += sum(not one.same for one in measured)
+            found += [Half(one.run, (place + repeat) % 2 == 0) for one in measured]
     print(f"     {differing} of {len(found)} runs gave another text (near ties)", flush=True)
     return found
 
@@ -166,29 +179,88 @@ def judge_wall(name: str, settings: Sequence[str], halves: Sequence[Half]) -> bo
     return held
 
 
+class Liar:
+    """Is sure of the token that is not meant."""
+
+    name = "liar"
+
+    def begin(self, context: Sequence[int]) -> None: ...
+
+    def propose(self, context: Sequence[int], limit: int, go_on: Callable[[float], bool]) -> Proposal:
+        return Proposal([0] * limit, [1.0] * limit)
+
+
+def judge_hostile(name: str, bench: Bench, recordings: Sequence[Recording]) -> bool:
+    """Plain decoding and the scheduler with nothing but a liar, by turns."""
+    runs = []
+    for i, recording in enumerate(recordings):
+        for place in (0, 1):
+            lied_to = (i + place) % 2 == 0
+            liar = Scheduler(PassCosts(bench.known), [Free(Liar())], [], bench.clock)
+            policy: Policy = liar if lied_to else Fixed()
+            generator = Generator(bench.target, recording.sampler(), never, policy, clock=bench.clock)
+            start = bench.clock()
+            steps = list(generator.generate(recording.text[: recording.n_prompt], len(recording.emitted)))
+            seconds = bench.clock() - start - generator.last_prefill.seconds
+            passes = sum(step.drafted > 0 for step in steps)
+            runs.append((lied_to, seconds, passes))
+    lied, plain = (sum(seconds for who, seconds, _ in runs if who == kind) for kind in (True, False))
+    tokens = sum(len(recording.emitted) for recording in recordings)
+    promised = 1 + SHARE + START * len(recordings) / tokens
+    tried = sum(passes for _, _, passes in runs)
+    value = f"{lied / plain:.3f} (promised {promised:.3f}; {tried} passes lost)"
+    goal = f"at most {promised + NOISE:.3f}"
+    return report(
+        f"{name}: a liar's time / plain", value, goal, lied / plain <= promised + NOISE and tried > 0
+    )
+
+
+@dataclass(frozen=True)
+class Share:
+    """Auto against the oracle on a family and a curve: speeds over plain decoding.
+
+    `hindsight`: auto's when it begins with what it would count on these very texts, and no loss is too much.
+    """
+
+    auto: float
+    hindsight: float
+    oracle: float
+
+    def __str__(self) -> str:
+        share = f"{self.auto / self.oracle:.2f}, with hindsight {self.hindsight / self.oracle:.2f}"
+        return f"{share} (auto {self.auto:.2f}, oracle {self.oracle:.2f})"
+
+
+def share_of(bench: Bench, recordings: Sequence[Recording], prices: Prices) -> Share:
+    """Replays of one family on a virtual clock."""
+    parts = Parts(bench.known, time.perf_counter, bench.free, wakes=bench.wakes)
+    runs = [replay(recording, AUTO, prices, parts, never) for recording in recordings]
+    counted = pooled([learnt(policy) for _, policy in runs if isinstance(policy, Scheduler)])
+    again = [replay(recording, HINDSIGHT, prices, parts, never, counted)[0] for recording in recordings]
+    lengths = [len(recording.emitted) for recording in recordings]
+    reaches = [reach(recording, bench.free) for recording in recordings]
+    best = sum(Optimum(r, prices, n).after(0) for r, n in zip(reaches, lengths, strict=True))
+    plain = sum(oracle.plain(n, prices.curve) for n in lengths)
+    auto, hindsight = (sum(run.seconds for run in found) for found in ([run for run, _ in runs], again))
+    return Share(plain / auto, plain / hindsight, plain / best)
+
+
 def judge_oracle(bench: Bench, recordings: Sequence[Recording], curves: dict[str, Prices]) -> bool:
     """Auto's share of the oracle's speed, a family and curve each, where there is something to gain."""
-    reaches = [reach(recording, bench.free) for recording in recordings]
-    parts = Parts(bench.known, time.perf_counter, bench.free, wakes=bench.wakes)
     shares = []
     for name, prices in curves.items():
         for family in dict.fromkeys(recording.family for recording in recordings):
-            auto = best = plain = 0.0
-            for recording, right in zip(recordings, reaches, strict=True):
-                if recording.family == family:
-                    n_tokens = len(recording.emitted)
-                    auto += replay(recording, AUTO, prices, parts, never)[0].seconds
-                    best += Optimum(right, prices, n_tokens).after(0)
-                    plain += oracle.plain(n_tokens, prices.curve)
-            if plain / best > WORTH_JUDGING:
-                shares.append(best / auto)
-                value = f"{best / auto:.2f} (auto {plain / auto:.2f}, oracle {plain / best:.2f})"
-                held = best / auto >= LEAST_OF_ORACLE
-                report(f"{name}, {family}: auto / oracle", value, f"at least {LEAST_OF_ORACLE}", held)
+            found = share_of(bench, [r for r in recordings if r.family == family], prices)
+            if found.oracle > WORTH_JUDGING:
+                shares.append(found.auto / found.oracle)
+                held = shares[-1] >= LEAST_OF_ORACLE
+                report(f"{name}, {family}: auto / oracle", str(found), f"at least {LEAST_OF_ORACLE}", held)
     if not shares:
         return report("auto / oracle", "nothing to gain anywhere", "", True)
-    value = f"mean {statistics.mean(shares):.3f}, worst {min(shares):.3f} of {len(shares)}"
-    return report("auto / oracle", value, f"at least {LEAST_OF_ORACLE}", min(shares) >= LEAST_OF_ORACLE)
+    least = min(shares)
+    held = least >= LEAST_OF_ORACLE
+    value = f"mean {statistics.mean(shares):.3f}, worst {least:.3f} of {len(shares)}"
+    return report("auto / oracle", value, f"at least {LEAST_OF_ORACLE}", held)
 
 
 def passes(right: Sequence[int], limit: int) -> int:
@@ -244,11 +316,18 @@ def judge_pair(kind: str, target: LlamaModel, draft: LlamaModel, args: argparse.
     print(f"     {kind}: {1000 * bench.known[1]:.1f} ms a pass, by tokens {cost}", flush=True)
     held, first = True, kind == args.targets[0]
     recordings: list[Recording] = []
-    if "wall" in args.parts or (first and {"oracle", "overhead"} & {*args.parts}):
-        recordings = record(bench, prompts, args.tokens, args.temperatures, Sampling(seed=1))
+    if "hostile" in args.parts:
+        few = choose(built_in(), 1)
+        held &= judge_hostile(kind, bench, record(bench, few, args.tokens, (0.0,), Sampling(), guesses=False))
+    priced = first and bool({"oracle", "overhead"} & {*args.parts})
+    if priced or "wall" in args.parts:
+        recordings = record(bench, prompts, args.tokens, args.temperatures, Sampling(seed=1), guesses=priced)
     if "wall" in args.parts:
         settings = (PLAIN, *args.settings, AUTO)
-        held &= judge_wall(kind, settings, wall_runs(bench, recordings, settings, args.repeats))
+        with LlamaModel(target.path, target.options) as other:
+            twin = replace(bench, target=other)
+            halves = wall_runs(bench, twin, recordings, settings, args.repeats)
+        held &= judge_wall(kind, settings, halves)
     if first:  # texts and guesses hardly depend on the kind of weights
         curves = read_curves(args.curves) if args.curves else {"here": Prices.of(bench.known, 0.4)}
         if "oracle" in args.parts:

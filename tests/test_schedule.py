@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from virtual import N_PROMPT, Answer, Computed, Scripted, Timed, flat, seconds, 
 from localspec.bench.replay import VirtualClock
 from localspec.drafters import ModelDrafter, NgramDrafter
 from localspec.engine.accept import Dice
-from localspec.engine.cost import LADDER, DraftCost, PassCosts, calibrate
+from localspec.engine.cost import LADDER, DraftCost, PassCosts
 from localspec.engine.generate import Generator
 from localspec.engine.ledger import SHARE, START, Ledger
 from localspec.engine.sampling import Sampler
@@ -518,33 +517,22 @@ def test_steps_tell_what_plain_decoding_would_have_taken() -> None:
 # A real model.
 
 
-def timed_plain(model: LlamaModel, prompt: list[int], length: int) -> Iterator[tuple[float, list[int]]]:
-    """Seconds a token and the text of plain decoding, again and again."""
-    while True:
-        loop = Generator(model, Sampler(Sampling(temperature=0.0)), never)
-        steps = list(loop.generate(prompt, length))
-        yield sum(step.seconds for step in steps) / length, [t for step in steps for t in step.tokens]
-
-
-@pytest.mark.slow
-def test_a_real_model_with_a_liar_loses_no_more_than_promised(real_model: Path) -> None:
-    """The text is that of plain decoding; the time keeps the promise as far as the machine repeats itself."""
+@pytest.mark.parametrize("right", HOSTILE.values(), ids=HOSTILE)
+def test_a_real_model_with_a_liar_loses_no_more_than_promised(
+    real_model: Path, right: Callable[[int], bool]
+) -> None:
+    """The text is that of plain decoding; a virtual clock prices the passes, so that the promise is exact."""
     with LlamaModel(real_model, LoadOptions(n_ctx=1024, threads=1, flash_attn="on")) as model:
         prompt = model.vocab.tokenize("Once upon a time", special=False)
-        plain = timed_plain(model, prompt, 150)
-        before, text = next(plain)
+        greedy = Sampler(Sampling(temperature=0.0))
+        text = [t for step in Generator(model, greedy, never).generate(prompt, 60) for t in step.tokens]
         model.rewind(0)
-
-        def run(n: int) -> None:
-            model.eval([5] * n, rows=n)
-            model.rewind(0)
-
-        costs = PassCosts(calibrate(run, time.perf_counter))
-        liar = Scripted("liar", [*prompt, *text, *[0] * 70], HOSTILE["always wrong"])
-        policy = Scheduler(costs, [Free(liar)], [], time.perf_counter)
-        loop = Generator(model, Sampler(Sampling(temperature=0.0)), never, policy)
-        steps = list(loop.generate(prompt, 150))
-        after, _ = next(plain)
+        clock = VirtualClock()
+        target = Timed(model, clock, CURVES["mild"])
+        liar = Scripted("liar", [*prompt, *text, *[0] * 70], right)
+        policy = Scheduler(PassCosts(CURVES["mild"]), [Free(liar)], [], clock)
+        loop = Generator(target, greedy, never, policy, clock=clock)
+        steps = list(loop.generate(prompt, 60))
     assert [token for step in steps for token in step.tokens] == text
     assert any(step.drafted for step in steps)
-    assert seconds(steps) <= 1.15 * max(before, after) * promised(steps)
+    assert kept(steps)

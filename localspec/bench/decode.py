@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from localspec.bench.record import Recording
@@ -23,6 +23,9 @@ from localspec.engine.sampling import Sampler
 from localspec.engine.schedule import Scheduler
 from localspec.engine.types import Policy, Step
 from localspec.llama.model import LlamaModel
+
+TURN = 16
+"""Tokens each setting decodes before it is another one's turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +115,25 @@ class Prices:
 def on_the_wall(bench: Bench, recording: Recording, setting: str, tables: Tables = NOTHING) -> Measured:
     """Decode with the real models. The price is reading the prompt with the draft, and for the scheduler,
     which decides whether it wants that, loading it too."""
-    prices: list[float] = []
+    return side_by_side([bench], recording, [setting], tables)[0]
+
+
+def side_by_side(
+    benches: Sequence[Bench], recording: Recording, settings: Sequence[str], tables: Tables = NOTHING
+) -> list[Measured]:
+    """Decode under each setting with models of its own, `TURN` tokens each by turns: what slows the machine
+    down for a while slows them all down."""
     with ExitStack() as stack:
-        policy = make(setting, _real_parts(bench, recording, prices, stack), tables)
-        generator = Generator(bench.target, recording.sampler(), bench.is_end, policy, clock=bench.clock)
-        return _decode(generator, recording, setting, sum(prices))
+        prices: list[list[float]] = [[] for _ in settings]
+        runs = []
+        for bench, setting, price in zip(benches, settings, prices, strict=True):
+            policy = make(setting, _real_parts(bench, recording, price, stack), tables)
+            generator = Generator(bench.target, recording.sampler(), bench.is_end, policy, clock=bench.clock)
+            runs.append(_Run(generator, recording, setting))
+        going = runs
+        while going:
+            going = [run for run in going if run.advance(TURN)]
+        return [run.measured(sum(price)) for run, price in zip(runs, prices, strict=True)]
 
 
 def replay(
@@ -179,14 +196,47 @@ def others(tables: Sequence[Tables], recordings: Sequence[Recording], i: int) ->
     )
 
 
+@dataclass(slots=True)
+class _Run:
+    """A recording being decoded."""
+
+    generator: Generator
+    recording: Recording
+    setting: str
+    steps: list[Step] = field(default_factory=list)
+    emitted: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+    _going: Iterator[Step] = field(init=False)
+
+    def __post_init__(self) -> None:
+        recording = self.recording
+        prompt = list(recording.text[: recording.n_prompt])
+        self._going = self.generator.generate(prompt, len(recording.emitted))
+
+    def advance(self, tokens: int) -> bool:
+        """Decode `tokens` more, or a few above; whether there is anything left."""
+        goal, clock = len(self.emitted) + tokens, self.generator.clock
+        start = clock()
+        step = None
+        while len(self.emitted) < goal and (step := next(self._going, None)):
+            self.steps.append(step)
+            self.emitted += step.tokens
+        self.seconds += clock() - start
+        return step is not None
+
+    def measured(self, price: float) -> Measured:
+        """What came of it. `price`: seconds that were spent before it began."""
+        opened = sum(step.seconds_open for step in self.steps)
+        seconds = self.seconds - self.generator.last_prefill.seconds - opened
+        same = tuple(self.emitted) == self.recording.emitted
+        return Measured(self.recording, self.setting, tuple(self.steps), seconds, price + opened, same)
+
+
 def _decode(generator: Generator, recording: Recording, setting: str, price: float) -> Measured:
-    start = generator.clock()
-    prompt = list(recording.text[: recording.n_prompt])
-    steps = tuple(generator.generate(prompt, len(recording.emitted)))
-    opened = sum(step.seconds_open for step in steps)
-    seconds = generator.clock() - start - generator.last_prefill.seconds - opened
-    same = tuple(token for step in steps for token in step.tokens) == recording.emitted
-    return Measured(recording, setting, steps, seconds, price + opened, same)
+    run = _Run(generator, recording, setting)
+    while run.advance(len(recording.emitted)):
+        pass
+    return run.measured(price)
 
 
 def _drafter(model: LlamaModel, bench: Bench, recording: Recording, *, greedy: bool) -> ModelDrafter:

@@ -3,7 +3,8 @@
 `none` guesses nothing; `NAME-K` always guesses K tokens with one source (`draft` is the draft model, `greedy`
 the same with its likeliest tokens); `hybrid` takes guesses of the first named source and lets the draft fill
 them up; `auto` is the scheduler with nothing learnt, `auto-warm` with what it learns on the other prompts,
-`auto-unlimited` without the ledger. Knows sources and policies; where time comes from is in `Parts`.
+`auto-unlimited` without the ledger, `auto-hindsight` with what it learns on these very texts and without the
+ledger. Knows sources and policies; where time comes from is in `Parts`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from localspec.engine.types import Policy, Sequential, Source
 from localspec.errors import UsageError
 
 DRAFT, GREEDY, HYBRID = "draft", "greedy", "hybrid"
-WARM, UNLIMITED = "auto-warm", "auto-unlimited"
+WARM, UNLIMITED, HINDSIGHT = "auto-warm", "auto-unlimited", "auto-hindsight"
 LONGEST = 47
 _LENGTHS_FREE, _LENGTHS_DRAFT, _LENGTH_GREEDY = (3, 7, 15), (2, 4), 4
 _HYBRID_FREE, _HYBRID_TOTAL = 2, 4
@@ -88,13 +89,13 @@ def check(names: Sequence[str], free: Sequence[str], *, draft: bool) -> None:
 
 
 def make(name: str, parts: Parts, tables: Tables = NOTHING) -> Policy:
-    """The policy called `name`, fresh. `tables`: what `auto-warm` starts with; others start with nothing."""
+    """The policy called `name`, fresh. `tables`: what `auto-warm` and `auto-hindsight` start with."""
     room = max(parts.known) - 1  # a wider pass has no price
     if name == PLAIN:
         return Fixed()
-    if name in (AUTO, WARM, UNLIMITED):
-        ledger = Ledger(tokens=_MANY_TOKENS) if name == UNLIMITED else Ledger()
-        return _scheduler(parts, tables if name == WARM else NOTHING, ledger)
+    if name in (AUTO, WARM, UNLIMITED, HINDSIGHT):
+        ledger = Ledger(tokens=_MANY_TOKENS) if name in (UNLIMITED, HINDSIGHT) else Ledger()
+        return _scheduler(parts, tables if name in (WARM, HINDSIGHT) else NOTHING, ledger)
     if name == HYBRID:
         assert parts.ready is not None
         first = Source(NAMED[parts.free[0]](), min(_HYBRID_FREE, room))

@@ -68,24 +68,27 @@ class SuffixAutomaton:
             self._append(token)
             self._take_over()
 
-    def after(self, tokens: Sequence[int]) -> tuple[int, int]:
-        """The match length and end that the text would have with `tokens` behind it; the text stays.
+    def here(self) -> tuple[int, int]:
+        """Where the text stands: the state of its longest suffix that occurred before, and how long that is."""
+        state = self._link[self._last] if self._last else 0
+        return state, self._length[state]
+
+    def walk(self, state: int, length: int, tokens: Iterable[int]) -> tuple[int, int]:
+        """Where `here`, or an earlier walk, leads with `tokens` behind it; the text stays as it is.
 
         Occurrences in the text only: a match that lies in `tokens` themselves is not found.
         """
-        state = self._link[self._last] if self._last else 0
-        length = self._length[state] if state > 0 else 0
         for token in tokens:
             while state > 0 and not self._edge(state, token):
                 state = self._link[state]
                 length = self._length[state]
-            state = self._edge(max(state, 0), token)
+            state = self._edge(state, token)
             length = length + 1 if state else 0
-        return (length, self._latest(state)) if state else (0, 0)
+        return state, length
 
-    def _latest(self, state: int) -> int:
-        """A position where `state` ends, the last one as far as its hint is up to date."""
-        return self._hint[state]
+    def end_of(self, state: int) -> int:
+        """A position where `state` ends, the last one as far as its hint is up to date; 0 for state 0."""
+        return self._hint[state] if state else 0
 
     def _append(self, token: int) -> None:
         """The classical online step: a state for the whole text, its edges and its suffix link."""
@@ -182,6 +185,7 @@ class NgramDrafter:
     def __init__(self) -> None:
         self._index = SuffixAutomaton()
         self._copied: int | None = None  # where the text last copied ended
+        self._ahead: tuple[list[int], int, int] = [], 0, 0  # what was last peeked behind, and where that led
 
     def begin(self, context: Sequence[int]) -> None:
         """Index `context`: only its new part if it extends what is indexed, else all of it."""
@@ -201,7 +205,14 @@ class NgramDrafter:
         return proposal
 
     def peek(self, guessed: Sequence[int], limit: int) -> Proposal:
-        return self._continued(*self._index.after(guessed), limit)
+        """What `propose` would say at most `limit` tokens of, had `guessed` been emitted. Quick for guesses
+        that grow one by one: it goes on from where it was."""
+        walked, state, length = self._ahead
+        if walked != guessed[: len(walked)]:
+            walked, (state, length) = [], self._index.here()
+        state, length = self._index.walk(state, length, guessed[len(walked) :])
+        self._ahead = list(guessed), state, length
+        return self._continued(length, self._index.end_of(state), limit)
 
     def _continued(self, length: int, end: int, limit: int) -> Proposal:
         """What followed the match of `length` tokens that ended at `end`."""
@@ -221,3 +232,5 @@ class NgramDrafter:
         except BaseException:
             self._index = SuffixAutomaton()
             raise
+        finally:
+            self._ahead = [], *self._index.here()

@@ -70,6 +70,7 @@ class Scheduler:
         self._tokens, self._seconds = 30.0, 30.0 * costs.plain(0)  # of late; their ratio is the rate
         self._cheapest = 0.0  # seconds of the cheapest pass that holds a guess, when last worked out
         self._looking, self._looked = 0.0, False  # seconds a step takes that only looks; whether this one did
+        self._dear_look = False  # whether a look takes a good part of a pass
         self._dull, self._why = 0, NOTHING_TO_COPY  # steps since anything was worth checking, and why not
         self._said: list[tuple[Free, Proposal]] = []
         self._drafted: tuple[Costly, Drafted] | None = None
@@ -100,18 +101,14 @@ class Scheduler:
             return Attempt()
         if self._until_plain <= 0:
             return Attempt(why=MEASURING)
+        self._dull += 1
+        if self._dull > DULL and self._dull % EVERY and self._dear_look:
+            return Attempt(why=self._why)
         plain = self.costs.plain(len(context) - 1)
+        self._dear_look = self._looking > CHEAP_LOOK * plain
         left = (self.ledger.allowance - self.ledger.balance) * plain - self._looking
         if self._looking > SHARE * plain and not self.ledger.admits(1 + self._looking / plain):
             return Attempt(why=MAKING_UP)
-        self._dull += 1
-        if (
-            self._dull > DULL
-            and self._dull % EVERY
-            and self._looking > CHEAP_LOOK * plain
-            and not self.costly
-        ):
-            return Attempt(why=self._why)
         room_now = min(room, MOST_GUESSES)
         lines: list[Line] | None = None
         if self._looking <= SHARE * plain:  # then look first: mostly there is nothing worth more thought
