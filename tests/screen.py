@@ -24,7 +24,7 @@ from types import TracebackType
 
 import pyte
 
-PATIENCE = 60.0
+PATIENCE = 30.0
 """Seconds until a wait fails: far more than anything takes, for machines with much else to do."""
 
 _OWN_TERMINAL = (  # makes stdin the terminal that Ctrl-C and /dev/tty belong to

@@ -21,7 +21,7 @@ from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER, EditingMode
-from prompt_toolkit.filters import has_focus
+from prompt_toolkit.filters import has_focus, vi_navigation_mode
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import History
 from prompt_toolkit.input import create_input
@@ -95,7 +95,7 @@ class Prompt:
             input=create_input(stdin=cast(TextIO, self._keys)),
             output=output,
             multiline=True,
-            prompt_continuation=FURTHER,
+            prompt_continuation=lambda width, _, wraps: " " * width if wraps else FURTHER,
             history=_History(history),
             completer=_Completer(models),
             complete_while_typing=False,
@@ -106,7 +106,6 @@ class Prompt:
             input_processors=[_Visible(), TabsProcessor(tabstop=4, char1=" ", char2=" ")],
             style=Style([("bottom-toolbar", "noreverse ansibrightblack" if color else "noreverse")]),
             color_depth=None if color else ColorDepth.DEPTH_1_BIT,
-            enable_open_in_editor=True,
             enable_suspend=True,
             reserve_space_for_menu=6,
             tempfile_suffix=".md",
@@ -134,6 +133,11 @@ class Prompt:
         def new_line(event: KeyPressEvent) -> None:
             event.current_buffer.insert_text("\n")
 
+        @bindings.add("c-x", "c-e", filter=typing)
+        @bindings.add("v", filter=typing & vi_navigation_mode)
+        def edit(event: KeyPressEvent) -> None:
+            event.current_buffer.open_in_editor()  # which Enter then sends, unlike in readline
+
         @bindings.add("c-c", filter=typing)
         @bindings.add("<sigint>", filter=typing)
         def interrupt(event: KeyPressEvent) -> None:
@@ -150,8 +154,8 @@ class Prompt:
         """Lines as the terminal itself edits them: for screens on which no cursor can be moved."""
         text = ""
         while True:
-            self._say(FURTHER if text else FIRST)
             try:
+                self._say(FURTHER if text else FIRST)
                 line = self._keys.readline()
             except KeyboardInterrupt:
                 self._say("\n")
