@@ -190,7 +190,7 @@ def cache_folder() -> Path:
 
 
 def sessions_folder() -> Path:
-    """Conversations: LOCALSPEC_HOME/sessions, else `sessions` in the user's data folder. May not exist yet."""
+    """Conversations: LOCALSPEC_HOME/sessions, else `sessions` in the data folder. May not exist yet."""
     return _folder("data") / "sessions"
 
 

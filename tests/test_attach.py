@@ -133,6 +133,12 @@ def test_files_share_the_room(folder: Path) -> None:
         put("", "-", room=n - 1, sent="text of stdin")
 
 
+def test_a_file_named_again_needs_no_room(folder: Path) -> None:
+    (folder / "long").write_text("text of long\n" * 500)
+    n = words(quote("text of long\n" * 500, "long"))
+    assert len(names(put("@long", "long", "./long", room=n))) == 500
+
+
 def test_a_huge_file_is_not_read(folder: Path) -> None:
     with (folder / "huge").open("wb") as file:
         file.truncate(5 * 10**9)

@@ -121,6 +121,13 @@ def test_a_file_cut_anywhere_goes_on_and_ends_the_same(tmp_path: Path) -> None:
         assert len(answers.asked) == 2 - whole[:cut].count(b"\n")
 
 
+def test_nothing_is_left_of_a_torn_line_longer_than_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_bytes(b'{"index": 0, "text": "' + b"x" * 9999)
+    _, found = run(read_batch(PROMPTS, "f", out=path), Answers())
+    assert [line["text"] for line in found] == [f"QUESTION {i}" for i in range(5)]
+
+
 def test_prompts_may_be_added_at_the_end(tmp_path: Path) -> None:
     answers = Answers()
     run(read_batch(PROMPTS[:3], "f", out=tmp_path / "out"), answers)

@@ -159,6 +159,17 @@ def test_a_file_cut_anywhere_loses_only_the_last_line() -> None:
         assert [s.message.content for s in read("one").said][left:] == ["after"]
 
 
+def test_nothing_is_left_of_a_torn_line_longer_than_the_next() -> None:
+    begun().close()
+    whole = file().read_bytes()
+    file().write_bytes(whole + b'{"role":"assistant","content":"' + b"x" * 9999)
+    with load("one") as opened:
+        opened.add(question("after"))
+    assert file().read_bytes().startswith(whole)
+    assert file().stat().st_size < len(whole) + 100
+    assert read("one").unanswered == "after"
+
+
 def test_a_write_that_fails_is_not_there_and_the_next_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
     with begun() as opened:
         before = opened.transcript

@@ -121,7 +121,7 @@ def _add_file(attached: _Attached, path: str) -> None:
             key = about.st_dev, about.st_ino
             if key in attached.seen:
                 return
-            raw = b"" if about.st_size > most else file.read(most + 1)
+            raw = file.read(most + 1)
     except FileNotFoundError as error:
         raise UsageError(f"there is no file {name}", "check its path") from error
     except (OSError, ValueError) as error:
