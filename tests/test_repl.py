@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from screen import Screen
 
-from localspec.chat import repl
-from localspec.chat.repl import KEPT, Prompt, fit_parts
+from localspec.chat import history, repl
+from localspec.chat.repl import Prompt, fit_parts
 from localspec.ui.terminal import Terminal
 
 BAR = "qwen3-4b · ctx 1.2k/8k · 3.4 tok/pass · 61 tok/s · 1.6x plain · ngram+draft"
@@ -27,11 +27,11 @@ from pathlib import Path
 from localspec.chat.repl import Prompt
 from localspec.ui.terminal import Terminal
 
-history, bar, vi, keys = sys.argv[1:]
+past, bar, vi, keys = sys.argv[1:]
 prompt = Prompt(
     Terminal.standard("auto"),
     open("/dev/tty") if keys else sys.stdin,
-    history=Path(history) if history else None,
+    history_path=Path(past) if past else None,
     toolbar=lambda: bar,
     models=lambda: ["qwen3-4b", "qwen3-8b"],
     vi=bool(vi),
@@ -42,8 +42,8 @@ print("left", flush=True)
 """
 
 
-def child(history: Path | str = "", bar: str = BAR, vi: str = "", keys: str = "") -> list[str]:
-    return [sys.executable, "-c", CHILD, str(history), bar, vi, keys]
+def child(past: Path | str = "", bar: str = BAR, vi: str = "", keys: str = "") -> list[str]:
+    return [sys.executable, "-c", CHILD, str(past), bar, vi, keys]
 
 
 def begin(screen: Screen, bar: str = BAR) -> Screen:
@@ -152,7 +152,7 @@ def test_history_is_searched_walked_and_kept(tmp_path):
         screen.wait("> first words")
 
 
-def test_without_a_file_history_lives_as_long_as_the_prompt():
+def test_without_a_history_path_lives_as_long_as_the_prompt():
     with Screen(child()) as screen:
         begin(screen).send("once\r")
         answered(screen, "'once'")
@@ -305,51 +305,53 @@ def test_a_hostile_toolbar_is_text():
         assert "\x1b]0" not in screen.raw
 
 
-def strings(path: Path) -> list[str]:
-    return list(repl._History(path).load_history_strings())
-
-
 def test_the_history_file_keeps_each_message_once_and_only_so_many(tmp_path):
     path = tmp_path / "history"
     path.write_text("".join(json.dumps(str(i % 1500)) + "\n" for i in range(3000)))
     path.chmod(0o644)
-    history = repl._History(path)
-    history._loaded_strings = list(history.load_history_strings())
-    assert history.get_strings() == [str(i) for i in range(500, 1500)]
-    assert len(path.read_text().splitlines()) == KEPT  # it was put in order
+    assert history.load(path) == [str(i) for i in range(1499, 499, -1)]
+    assert len(path.read_text().splitlines()) == history.KEPT  # it was put in order
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    history.append_string("700")
-    assert history.get_strings()[-2:] == ["1499", "700"]
-    assert history.get_strings().count("700") == 1
-    assert strings(path) == history.get_strings()[::-1]
+    history.store(path, "700")
+    assert history.load(path)[:2] == ["700", "1499"]
+    assert history.load(path).count("700") == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["history"]
+
+
+def test_a_message_sent_again_is_the_newest(tmp_path):
+    past = repl._History(tmp_path / "history")
+    for text in ("a", "b", "a"):
+        past.append_string(text)
+    assert past.get_strings() == ["b", "a"]
+    assert history.load(tmp_path / "history") == ["a", "b"]
 
 
 def test_only_the_end_of_a_huge_history_is_read(tmp_path):
     path = tmp_path / "history"
-    path.write_bytes(b"x" * (repl.MOST_BYTES + 5) + b'\n"last"\n')
-    assert strings(path) == ["last"]
+    path.write_bytes(b"x" * (history.MOST_BYTES + 5) + b'\n"last"\n')
+    assert history.load(path) == ["last"]
 
 
 def test_a_history_that_others_may_read_is_closed_to_them(tmp_path):
     path = tmp_path / "history"
     path.touch(mode=0o644)
-    repl._History(path).store_string("secret")
+    history.store(path, "secret")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_history_that_cannot_be_kept_costs_nothing_else(tmp_path):
     (tmp_path / "file").touch()
-    history = repl._History(tmp_path / "file" / "history")
-    history.append_string("text")
-    assert history.get_strings() == ["text"]
-    assert strings(tmp_path / "file" / "history") == []
+    past = repl._History(tmp_path / "file" / "history")
+    past.append_string("text")
+    assert past.get_strings() == ["text"]
+    assert history.load(tmp_path / "file" / "history") == []
 
 
 @given(st.text(min_size=1))
 def test_any_message_survives_the_file(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("history") / "history"
-    repl._History(path).store_string(text)
-    assert strings(path) == [text]
+    history.store(path, text)
+    assert history.load(path) == [text]
 
 
 @pytest.mark.parametrize(

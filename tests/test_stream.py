@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_markdown import GOLDEN, SGR, TEXTS, rows
 
-from localspec.ui.stream import INTERVAL, SHARE, MarkdownStream, can_render
+from localspec.ui.stream import CREDIT, INTERVAL, SHARE, MarkdownStream, can_render
 from localspec.ui.terminal import Terminal
 
 OURS = re.compile(r"\x1b\[(?:[0-9;]*m|[0-9]*A|J|\?7[hl])")
@@ -236,21 +236,31 @@ def test_drawing_waits_ten_times_as_long_as_it_took(monkeypatch):
         monkeypatch.setattr(rig.glass, "write", costly)
         rig.write("a", seconds=0)
         assert slow.drawn == 1
-        rig.write("b", seconds=SHARE * 0.2 - 0.1)
+        rig.write("b", seconds=SHARE * 0.2 - CREDIT)
         assert slow.drawn == 1
-        rig.write("c", seconds=0.2)
+        rig.write("c", seconds=CREDIT)
         assert slow.drawn == 2
         rig.stream.clear()
         assert rig.rows == ["abc"]
 
 
-def test_cheap_drawing_has_a_pause_too():
+def test_pieces_that_come_at_once_after_a_pause_are_all_shown():
     with Rig() as rig:
-        rig.write("a")
-        rig.write("b", seconds=INTERVAL / 2)
-        assert rig.rows[0] == "a"
-        rig.write("c", seconds=INTERVAL)
-        assert rig.rows[0] == "abc"
+        rig.write("one ")
+        rig.write("two ", seconds=0)
+        rig.write("three", seconds=0)
+        assert rig.rows == ["one two three"]
+
+
+def test_a_status_stays_long_enough_to_be_read():
+    with Rig() as rig:
+        rig.show("1 token")
+        rig.clock.now += INTERVAL / 2
+        rig.stream.update("2 tokens")
+        assert rig.rows == ["1 token"]
+        rig.clock.now += INTERVAL
+        rig.stream.update("3 tokens")
+        assert rig.rows == ["3 tokens"]
 
 
 @pytest.mark.parametrize(("columns", "lines"), [(20, 24), (70, 24), (40, 6), (20, 5), (70, 40)])

@@ -7,12 +7,9 @@ models or of what a message means, but for what `commands` says about lines.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, TextIO, cast
 
@@ -32,6 +29,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 from prompt_toolkit.utils import get_cwidth
 
+from localspec.chat import history
 from localspec.chat.commands import is_open
 from localspec.chat.complete import complete, list_folder
 from localspec.ui.terminal import Terminal, sanitise
@@ -39,17 +37,13 @@ from localspec.ui.terminal import Terminal, sanitise
 FIRST, FURTHER = "> ", ". "
 """What stands before the first line of a message, and before each further one."""
 LEAVING = "Ctrl-C again or Ctrl-D leaves"
-KEPT = 1000
-"""Messages that the history keeps."""
-MOST_BYTES = 1 << 20
-"""No more of a history file is read: its end."""
 _VI_ESCAPE = 0.2  # seconds in which Esc may still become Alt-Enter
 
 
 class Prompt:
     """Reads messages. `keys`: the terminal they are typed on, which need not be stdin.
 
-    It appears on stdout if that is a terminal, else on stderr. `history`: the file that keeps what was
+    It appears on stdout if that is a terminal, else on stderr. `history_path`: keeps what was
     typed, None keeps it in memory. `toolbar`: parts joined by " · " for the row below the line; the last
     ones are left out where the window is too narrow. `models`: names to complete, asked for in a thread.
     """
@@ -59,7 +53,7 @@ class Prompt:
         terminal: Terminal,
         keys: IO[str],
         *,
-        history: Path | None = None,
+        history_path: Path | None = None,
         toolbar: Callable[[], str] = str,
         models: Callable[[], Iterable[str]] = tuple,
         vi: bool = False,
@@ -71,7 +65,9 @@ class Prompt:
         self._leaving = False
         term = env.get("TERM", "dumb")
         plain = term in ("dumb", "unknown") or not (self._screen.isatty() and keys.isatty())
-        self._session = None if plain else self._begin(term, terminal.err_color, history, models, vi)
+        self._session = (
+            None if plain else self._begin(term, terminal.err_color, _History(history_path), models, vi)
+        )
 
     def read(self) -> str | None:
         """The next message as it was typed, never blank; None when the user leaves.
@@ -87,7 +83,7 @@ class Prompt:
             return None
 
     def _begin(
-        self, term: str, color: bool, history: Path | None, models: Callable[[], Iterable[str]], vi: bool
+        self, term: str, color: bool, past: History, models: Callable[[], Iterable[str]], vi: bool
     ) -> PromptSession[str | None]:
         screen = cast(TextIO, self._screen)
         output = create_output(screen) if sys.platform == "win32" else _Output.from_pty(screen, term)
@@ -96,7 +92,7 @@ class Prompt:
             output=output,
             multiline=True,
             prompt_continuation=lambda width, _, wraps: " " * width if wraps else FURTHER,
-            history=_History(history),
+            history=past,
             completer=_Completer(models),
             complete_while_typing=False,
             complete_in_thread=True,
@@ -241,24 +237,14 @@ class _Completer(Completer):
 
 
 class _History(History):
-    """Messages, each once, the newest last: one JSON string a line in a file that only its owner may read.
-
-    A file that cannot be read or written only means that nothing is remembered.
-    """
+    """Messages, each once; kept in a file if there is a path."""
 
     def __init__(self, path: Path | None) -> None:
         super().__init__()
         self._path = path
 
     def load_history_strings(self) -> Iterable[str]:
-        if self._path is None:
-            return []
-        lines = _last_lines(self._path)
-        newest = list(dict.fromkeys(text for line in reversed(lines) if (text := _text(line))))[:KEPT]
-        if len(lines) > 2 * KEPT:
-            with suppress(OSError):
-                _replace(self._path, [_line(text) for text in reversed(newest)])
-        return newest
+        return history.load(self._path) if self._path else []
 
     def append_string(self, string: str) -> None:
         if string in self._loaded_strings:
@@ -266,46 +252,5 @@ class _History(History):
         super().append_string(string)
 
     def store_string(self, string: str) -> None:
-        if self._path is None:
-            return
-        with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            try:
-                os.chmod(self._path, 0o600)
-                os.write(handle, _line(string))
-            finally:
-                os.close(handle)
-
-
-def _line(text: str) -> bytes:
-    return json.dumps(text).encode() + b"\n"
-
-
-def _text(line: bytes) -> str:
-    try:
-        text = json.loads(line)
-    except (ValueError, RecursionError):
-        return ""
-    return text if isinstance(text, str) else ""
-
-
-def _last_lines(path: Path) -> list[bytes]:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - MOST_BYTES))
-            return file.read(MOST_BYTES).splitlines()
-    except OSError:
-        return []
-
-
-def _replace(path: Path, lines: list[bytes]) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent)  # readable by its owner only
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.writelines(lines)
-        os.replace(name, path)
-    except OSError:
-        os.unlink(name)
-        raise
+        if self._path:
+            history.store(self._path, string)

@@ -18,9 +18,11 @@ from localspec.ui.markdown import Block, cut, render
 from localspec.ui.terminal import Terminal, sanitise
 
 INTERVAL = 0.05
-"""Seconds between drawings at least."""
+"""Seconds that a status stays at least."""
 SHARE = 10
-"""A drawing is followed by a pause of this many times the time it took."""
+"""Drawing is paused for this many times the time it took ..."""
+CREDIT = 0.25
+"""... but for this many seconds of pauses, which may be owed: a pass that gives several pieces shows all."""
 
 _NO_WRAP = "\x1b[?7l", "\x1b[?7h"  # a row stays a row where terminals disagree about the width of characters
 
@@ -53,7 +55,7 @@ class MarkdownStream:
         self._done: list[str] = []  # rows to write for good
         self._drawn: list[str] = []  # rows on the screen that may be drawn over
         self._status = self._status_drawn = ""
-        self._due = clock()
+        self._due = self._stays = clock()
 
     def write(self, text: str, *, underlined: bool = False) -> None:
         """A piece of the answer. Guesses cannot be `underlined` in rendered text: that is LiveLine's."""
@@ -74,8 +76,9 @@ class MarkdownStream:
 
     def update(self, status: str) -> None:
         """Show `status` on the line below the text, unless quiet."""
-        if self._terminal.verbosity >= 0:
-            self._status = status
+        now = self._clock()
+        if self._terminal.verbosity >= 0 and (not self._status or now >= self._stays):
+            self._status, self._stays = status, now + INTERVAL
         self._draw_when_due()
 
     def clear(self) -> None:
@@ -92,7 +95,7 @@ class MarkdownStream:
         if (began := self._clock()) >= self._due:
             self._draw()
             now = self._clock()
-            self._due = now + max(INTERVAL, SHARE * (now - began))
+            self._due = max(self._due, now - CREDIT) + SHARE * (now - began)
 
     def _draw(self) -> None:
         columns, lines = self._size()
