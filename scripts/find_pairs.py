@@ -29,7 +29,7 @@ from pathlib import Path
 PERMISSIVE = re.compile(r"\b(MIT|BSD|Apache)\b", re.IGNORECASE)
 COPYLEFT = re.compile(r"\b[AL]?GPL|\bMPL|\bEUPL|General Public", re.IGNORECASE)
 LEAST_BYTES, MOST_BYTES = 400, 5200
-LEAST_ALIKE, MOST_ALIKE = 0.55, 0.99
+LEAST_ALIKE, MOST_ALIKE = 0.75, 0.99
 MOST_SOURCE = 1 << 20
 _SPEC = re.compile(r"([A-Za-z0-9._-]+)==([^.][^=]*?)\.\.(.+)")
 

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import mul
 
 LONGEST_RUN = 24
 """Tokens of agreement that are looked at, backwards from the end of the text."""
@@ -50,13 +51,14 @@ class Original:
         self.text = b"".join(pieces)
         self.starts = list(accumulate(map(len, pieces), initial=0))
         self.segments = {segment.first: segment for segment in self._segments()}
-        self.segment_of = [0] * len(self.tokens)
-        for i in range(len(self.tokens)):
-            self.segment_of[i] = i
+        self.segment_of = list(range(len(self.tokens)))
         for segment in self.segments.values():
             for i in range(segment.first, segment.end):
                 self.segment_of[i] = segment.first
         self.indents, self.kinds = self._lines(pieces)
+        self.lines = list(accumulate((piece.count(b"\n") for piece in pieces), initial=0))
+        self.words = bytearray(bool(_WORD.match(piece.lstrip(b" "))) for piece in pieces)
+        self.joins = bytearray(bool(_WORD.match(piece)) for piece in pieces)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -155,11 +157,13 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Gap:
     """The text has parted from the original: at `at` of it, `length` tokens ago. `others`: where it parted
-    before that, latest first. `indent`: of the line being written, None while that is not known."""
+    before that, latest first. `lines`: line breaks since then; `indent`: of the line being written, None
+    while that is not known."""
 
     at: int
     length: int
     others: tuple[int, ...]
+    lines: int
     indent: int | None
 
 
@@ -167,27 +171,32 @@ def features(original: Original, gap: Gap, at: int, run: int, rivals: int, shift
     """What tells whether the text goes on at `at`, where `run` tokens agree; `rivals`: places as good."""
     fresh = min(run, gap.length)
     ahead = at - gap.at
-    other = any(0 <= at - place <= 1 for place in gap.others)
+    lines = original.lines[at] - original.lines[gap.at]
+    begins = at > 0 and original.kinds[at - 1] == 1
+    word = original.words[at]
     return [
         1.0,
-        float(run == 0),
+        run == 0,
         math.log2(1 + fresh),
         math.log2(1 + run - fresh),
         math.log2(1 + rivals),
         math.log2(1 + ahead) if ahead >= 0 else 0.0,
         math.log2(1 - ahead) if ahead < 0 else 0.0,
-        float(ahead < 0),
-        float(ahead == 0),
-        float(ahead == gap.length),
-        float(shift != 0),
+        ahead < 0,
+        ahead == 0,
+        shift != 0,
         math.log2(gap.length),
-        float(original.kinds[at - 1] == 1) if at else 1.0,
-        float(original.kinds[at] == 1) if at < len(original) else 0.0,
-        float(other and ahead != 0),
+        begins,
+        word,
+        word and original.joins[at] and at > 0 and original.words[at - 1],
+        lines == gap.lines,
+        begins and lines == gap.lines > 0,
+        begins and lines == 0 < gap.lines,
+        any(0 <= at - place <= 1 for place in gap.others) and ahead != 0,
     ]
 
 
-WEIGHTS = (-0.51, -1.36, 1.81, 0.49, -0.23, -0.26, -0.07, -1.2, -0.72, 0.28, -0.49, -0.15, -0.48, 0.19, 0.0)
+WEIGHTS = (-0.43, -1.26, 1.79, 0.46, -0.26, -0.25, -0.06, -1.18, -0.76, -0.53, -0.14, -0.29, -0.49, 1.08, 0.16, 0.66, 0.2, 0.03)
 
 
 def candidates(original: Original, text: Sequence[int], gap: Gap) -> dict[int, int]:
@@ -228,7 +237,7 @@ def best_place(original: Original, text: Sequence[int], gap: Gap) -> Place | Non
     for at, run in found.items():
         rivals = sum(other >= run for other in found.values()) - 1
         shift = 0 if gap.indent is None or not run else gap.indent - original.indents[at - 1]
-        score = sum(map(float.__mul__, WEIGHTS, features(original, gap, at, run, rivals, shift)))
+        score = sum(map(mul, WEIGHTS, features(original, gap, at, run, rivals, shift)))
         chance = 1 / (1 + math.exp(-score))
         if best is None or chance > best.chance:
             best = Place(at, run, chance, shift)

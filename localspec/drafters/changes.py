@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 
 from localspec.drafters.align import Original, Segment, renamed, replaced_words, shifted
 
 LONGEST_CHANGE = 64
 """Tokens of a change that is remembered, on either side."""
-CONTEXT = 2
+CONTEXT = 1
 """Tokens before a change that another place must have too."""
 FADE = 0.6
 """What earlier occurrences count, for each later one."""
-DOUBT = 0.7
+DOUBT = 0.5
 """Occurrences that no count is worth."""
 APPLIED = 0.5
 """What was changed before is changed in the guesses too from this chance on."""
@@ -121,8 +122,11 @@ class Changes:
         """Tokens `first` to `end` of the original became tokens `start` to `stop` of `text`."""
         if not 0 <= end - first <= LONGEST_CHANGE or not 0 <= stop - start <= LONGEST_CHANGE:
             return
-        if not self._learn_words(first, end, text, start, stop):
-            self._learn_change(first, end, tuple(text[start:stop]))
+        before, after = self.original.tokens[first:end], text[start:stop]
+        for tag, i, j, m, n in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+            if tag == "equal" or self._learn_words(first + i, first + j, text, start + m, start + n):
+                continue
+            self._learn_change(first + i, first + j, tuple(text[start + m : start + n]))
 
     def _learn_words(self, first: int, end: int, text: Sequence[int], start: int, stop: int) -> bool:
         """Remember replaced words, if nothing else was changed."""
@@ -133,6 +137,10 @@ class Changes:
         segment = original.segments.get(original.segment_of[end - 1])
         high = max(end, segment.end) if segment else end
         if start < first - low or stop + high - end > len(text):
+            return False
+        if text[start - (first - low) : start] != original.tokens[low:first]:
+            return False
+        if text[stop : stop + high - end] != original.tokens[end:high]:
             return False
         before = original.bytes_of(low, high)
         after = b"".join(map(self.piece, text[start - (first - low) : stop + high - end]))

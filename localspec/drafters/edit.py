@@ -23,7 +23,7 @@ MOST_TOKENS = 1 << 16
 """Of the original that are followed."""
 RECENT = 3
 """Places where text and original parted that are kept in mind."""
-START = 30
+START = 12
 """Tokens of agreement that a reply is credited with at its beginning."""
 RISK, RISK_AT_LINES, LEAST_RISK = 0.4, 1.0, 0.0045
 """That the next token is another one: this much over the tokens that agreed, more where a line begins."""
@@ -52,11 +52,12 @@ class EditDrafter:
 
     def _reset(self) -> None:
         self._text: list[int] = []  # the reply
-        self._line = bytearray()  # its last line
+        self._line, self._lines = bytearray(), 0  # its last line, and how many came before
         self._at, self._run, self._shift = 0, START, 0  # the next token of the original, and how we came there
         self._way: Way | None = None  # through the original from there, where that is not as it is ...
         self._done = 0  # ... and how far along it
         self._gap, self._gap_text = -1, 0  # where original and text parted, -1 while they agree
+        self._gap_lines = 0
         self._parted: list[int] = []
         self._changes = Changes(self._original, self._piece, self._tokenize)
 
@@ -82,11 +83,13 @@ class EditDrafter:
         cut = piece.rfind(b"\n") + 1
         if cut:
             self._line.clear()
+            self._lines += piece.count(b"\n")
         self._line += piece[cut:]
         if self._gap >= 0:
             self._close()
         elif not self._follows(token) and not self._turns():
             self._gap, self._gap_text = self._at, len(self._text) - 1 - self._done
+            self._gap_lines = self._lines - piece.count(b"\n")
             self._way, self._done = None, 0
 
     def _follows(self, token: int) -> bool:
@@ -133,7 +136,8 @@ class EditDrafter:
     def _gap_now(self) -> Gap:
         content = self._line.lstrip(b" \t")
         indent = len(self._line) - len(content) if content else None
-        return Gap(self._gap, len(self._text) - self._gap_text, tuple(reversed(self._parted)), indent)
+        others = tuple(reversed(self._parted))
+        return Gap(self._gap, len(self._text) - self._gap_text, others, self._lines - self._gap_lines, indent)
 
     def _close(self) -> None:
         """Follow the original again if the last tokens agree with it somewhere."""
