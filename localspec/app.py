@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.config import Settings
@@ -17,14 +17,15 @@ from localspec.engine.generate import Generator
 from localspec.engine.sampling import RandomDice, Sampler
 from localspec.engine.schedule import Scheduler
 from localspec.exact import exact_settings
-from localspec.guessers import Guessers, drafts_for
+from localspec.guessers import Guessers, drafts_for, follower_of
 from localspec.learned import Learned
+from localspec.llama.grammar import Grammar
 from localspec.llama.library import CancelFlag
 from localspec.llama.model import LlamaModel
 from localspec.loading import SILENT, Hear, Machine, compare, load_options, make_plan, open_model, sampling_of
 from localspec.models.facts import read_model
 from localspec.models.plan import Plan
-from localspec.policy import draft_names, remember
+from localspec.policy import AUTO, draft_names, remember
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,23 @@ class Loaded:
 
     settings: Settings
     plan: Plan
-    seed: int
     target: LlamaModel
     generator: Generator
     cancel: CancelFlag
     guessers: Guessers
     _stack: ExitStack
+
+    @property
+    def seed(self) -> int:
+        """In force for the next answer."""
+        return self.generator.sampler.sampling.seed
+
+    def reseed(self, seed: int) -> None:
+        """Another seed from the next answer on."""
+        sampler, dice = self.generator.sampler, self.generator.dice
+        sampler.sampling = replace(sampler.sampling, seed=seed)
+        if isinstance(dice, RandomDice):
+            dice.reseed(seed)
 
     def close(self) -> None:
         self._stack.close()
@@ -60,8 +72,13 @@ def open_target(
     *,
     cancel: CancelFlag,
     hear: Hear = SILENT,
+    rewrites: bool = False,
+    grammar: str | None = None,
 ) -> Loaded:
     """Plan, then load the model at `path` and what may guess for it. `draft`: the file of a draft model.
+
+    `rewrites`: files are to be rewritten, so that a source that follows them may guess too. `grammar`: what
+    answers must look like, as `llama.grammar.read_grammar` gives it.
 
     Raises NoFit when memory is short whatever is given up, and what a bad file or option deserves.
     """
@@ -90,13 +107,17 @@ def open_target(
         if names and not target.can_rewind:
             hear.note("this model's recurrent state cannot be taken back, so nothing is guessed for it")
             names = []
-        guessers = Guessers(names, found, target, machine, learned, widths, cancel, hear, seconds_load, stack)
+        follower = follower_of(target) if rewrites and AUTO in names else None
+        guessers = Guessers(
+            names, found, target, machine, learned, widths, cancel, hear, seconds_load, stack, follower
+        )
         sampling = sampling_of(settings)
-        sampler, dice = Sampler(sampling), RandomDice(sampling.seed)
+        constraint = Grammar.start(target.vocab, grammar) if grammar else None
+        sampler, dice = Sampler(sampling, constraint), RandomDice(sampling.seed)
         policy = guessers.policy(settings, sampler, dice)
         if isinstance(policy, Scheduler):
             model = guessers.draft_model(settings, sampler, dice)
             stack.callback(remember, policy, guessers.conditions, model, settings, learned)
         generator = Generator(target, sampler, target.vocab.is_end, policy, dice)
         failed.pop_all()
-        return Loaded(settings, found, sampling.seed, target, generator, cancel, guessers, stack)
+        return Loaded(settings, found, target, generator, cancel, guessers, stack)

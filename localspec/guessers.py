@@ -9,6 +9,7 @@ from pathlib import Path
 
 from localspec.config import Settings
 from localspec.drafters import NAMED, ModelDrafter
+from localspec.drafters.edit import EditDrafter
 from localspec.engine.cost import LADDER
 from localspec.engine.proven import ProvenOnly
 from localspec.engine.sampling import RandomDice, Sampler
@@ -60,12 +61,19 @@ def asked_draft(kind: Kind, path: Path, target: ModelFacts) -> Draft:
     return draft
 
 
+def follower_of(target: LlamaModel) -> EditDrafter:
+    """The source that follows a file being rewritten, for the texts of `target`."""
+    vocab = target.vocab
+    return EditDrafter(vocab.piece, lambda text: vocab.tokenize(text, special=False))
+
+
 @dataclass(slots=True)
 class Guessers:
     """What may guess for a loaded target, and the policies that let it.
 
-    `names`: the sources, none if nothing may guess; `widths`: those that passes may have. The draft model is
-    loaded when it is first asked for, and once.
+    `names`: the sources, none if nothing may guess; `widths`: those that passes may have. `follower`: where a
+    file is rewritten, the source that follows it. The draft model is loaded when it is first asked for, and
+    once.
     """
 
     names: Sequence[str]
@@ -78,6 +86,7 @@ class Guessers:
     hear: Hear
     seconds_load: float
     _stack: ExitStack
+    follower: EditDrafter | None = None
     _draft: LlamaModel | None = field(default=None, init=False)
 
     @property
@@ -103,7 +112,8 @@ class Guessers:
     @property
     def sources(self) -> list[str]:
         """What may guess, by name."""
-        return [*self.free, *(["draft"] if self.draft else [])]
+        follower = [self.follower.name] if self.follower else []
+        return [*follower, *self.free, *(["draft"] if self.draft else [])]
 
     @property
     def draft(self) -> Draft | None:
@@ -128,8 +138,8 @@ class Guessers:
         def failed(error: Exception) -> None:
             self.hear.note(f"the draft model is left out: {error}")
 
-        piece = self.target.vocab.piece
-        return scheduler(settings, names, model, measured.costs, self.learned, piece, failed)
+        piece, first = self.target.vocab.piece, [self.follower] if self.follower else []
+        return scheduler(settings, names, model, measured.costs, self.learned, piece, failed, first=first)
 
     def within(self, policy: Policy) -> Policy:
         """`policy`, kept to the proven widths if that is asked for."""

@@ -14,7 +14,7 @@ from localspec.engine.generate import Fixed
 from localspec.engine.proven import can_prove, prove, seconds_to_prove
 from localspec.engine.schedule import Scheduler
 from localspec.engine.sources import TABLES, Costly, Free, tables
-from localspec.engine.types import Model, Policy, Source
+from localspec.engine.types import Drafter, Model, Policy, Source
 from localspec.errors import UsageError
 from localspec.learned import Learned
 
@@ -61,13 +61,17 @@ def scheduler(
     learned: Learned,
     piece: Callable[[int], bytes],
     on_failure: Callable[[Exception], None],
+    *,
+    first: Sequence[Drafter] = (),
 ) -> Scheduler:
-    """The scheduler over the sources named and `draft`, with what earlier sessions counted."""
+    """The scheduler over the sources named and `draft`, with what earlier sessions counted.
 
+    `first`: sources that come before those, and need no model either.
+    """
+    drafters = [*first, *(NAMED[name]() for name in names if name in NAMED)]
     free = [
-        Free(NAMED[name](), Chances(learned.counts.get(count_key(settings, name), ())))
-        for name in names
-        if name in NAMED
+        Free(drafter, Chances(learned.counts.get(count_key(settings, drafter.name), ())))
+        for drafter in drafters
     ]
     costly = []
     if draft:
