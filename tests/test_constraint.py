@@ -37,15 +37,17 @@ class Table:
 
     def mask(self) -> NDArray[np.bool_]:
         if len(self.said) >= self.length:
-            return np.arange(self.n_vocab) == END
+            return np.asarray(np.arange(self.n_vocab) == END)
         chance = np.random.default_rng([self.seed, len(self.said), *self.said]).random(self.n_vocab)
         mask = chance < self.share
         mask[chance.argmin()] = True
         mask[END] = False
-        return mask if mask.any() else np.arange(self.n_vocab) == END + 1
+        mask[END + 1] |= not mask.any()
+        return mask
 
     def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return self.mask()[ids]
+        found: NDArray[np.bool_] = self.mask()[ids]
+        return found
 
     def after(self, token: int) -> Constraint | None:
         if token == END or not self.mask()[token]:
@@ -110,7 +112,7 @@ def test_all_are_asked_only_if_the_best_fail() -> None:
     class Counting(Table):
         def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
             asked.append(len(ids))
-            return ids == last
+            return np.asarray(ids == last)
 
     row = -np.arange(500, dtype=np.float32)
     for last, want in ((0, [1]), (3, [1, 64]), (63, [1, 64]), (64, [1, 64, 500])):
@@ -140,7 +142,7 @@ def test_a_token_that_cannot_be_said_is_no_candidate() -> None:
 
     class Only(Table):
         def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-            return (ids == 9) | (ids == 50)
+            return np.asarray((ids == 9) | (ids == 50))
 
     sampler = Sampler(replace(WARM, top_p=1.0), Only(0, 100))
     sampler.begin([1])

@@ -176,7 +176,7 @@ def test_refused_by_name(schema: Any, keyword: str) -> None:
 
 def forks(levels: int) -> dict[str, Any]:
     """A schema whose text may be read in 2^levels ways for as long as it goes on opening brackets."""
-    kinds = {"d0": {"type": "null"}}
+    kinds: dict[str, Any] = {"d0": {"type": "null"}}
     for i in range(levels):
         item = {"items": {"$ref": f"#/$defs/d{i}"}}
         kinds[f"d{i + 1}"] = {"anyOf": [{**item, "minItems": 1}, {**item, "minItems": 2}]}
@@ -262,8 +262,14 @@ def deeper(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-PYTHON = {"integer": int, "number": (int, float), "boolean": bool, "null": type(None), "string": str}
-READ = {
+PYTHON: dict[str, Any] = {
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "null": type(None),
+    "string": str,
+}
+READ: dict[str, Any] = {
     "date": date.fromisoformat,
     "time": time.fromisoformat,
     "date-time": datetime.fromisoformat,
@@ -282,7 +288,7 @@ def valid(value: Any, schema: Any) -> bool:
         return isinstance(value, list) and len(value) == len(parts) and all(map(valid, value, parts))
     if "items" in schema:
         inside = isinstance(value, list) and schema["minItems"] <= len(value) <= schema["maxItems"]
-        return inside and all(valid(item, schema["items"]) for item in value)
+        return bool(inside) and all(valid(item, schema["items"]) for item in value)
     if schema["type"] == "object":
         known = schema["properties"]
         named = isinstance(value, dict) and set(schema["required"]) <= set(value) <= set(known)
@@ -292,11 +298,11 @@ def valid(value: Any, schema: Any) -> bool:
         return False
     if "format" in schema:
         return bool(READ[schema["format"]](value))
-    return kind != "string" or schema["minLength"] <= len(value) <= schema["maxLength"]
+    return kind != "string" or bool(schema["minLength"] <= len(value) <= schema["maxLength"])
 
 
 def wander(model: LlamaModel, state: Grammar, choice: random.Random) -> str:
-    """An answer of tokens chosen at random from those allowed, shy of whatever makes it long."""
+    """An answer of tokens chosen at random from those allowed; "" if it does not end."""
     said = b""
     everything = np.arange(model.n_vocab)
     for _ in range(600):
@@ -376,7 +382,7 @@ def test_reads(tmp_path: Path, tiny_model: LlamaModel) -> None:
     for token in tiny_model.vocab.tokenize("<<!!", special=False):
         assert state
         state = state.after(token)
-    assert state
+    assert state is not None
 
 
 @pytest.mark.parametrize("text", ["", "root ::= foo"])
@@ -393,14 +399,13 @@ def test_tokens_that_are_no_text(tiny_model: LlamaModel) -> None:
     assert len(control) >= 3
     assert not start.allowed(np.array(control)).any()
     state: Constraint | None = start.after(byte(tiny_model, 0xE0))
-    assert state
+    assert state is not None
     assert not state.allowed(np.array(control)).any()
     assert not state.allowed(np.array([byte(tiny_model, 0xA2 - 0x22)]))[0], "an overlong quotation mark"
     assert not state.allowed(np.array([vocab.eos]))[0]
     for part in (0xA4, 0x95):
-        assert state
-        state = state.after(byte(tiny_model, part))
-    assert state
+        state = state and state.after(byte(tiny_model, part))
+    assert state is not None
     assert state.allowed(np.array([vocab.eos]))[0]
 
 

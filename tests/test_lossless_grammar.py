@@ -79,13 +79,7 @@ def check(schema: Any, said: str) -> None:
         assert value["value"] is None or isinstance(value["value"], (str, list))
 
 
-def run(
-    target: LlamaModel,
-    draft: LlamaModel,
-    prompt: list[int],
-    temperatures: Sequence[float],
-    seeds: Sequence[int],
-) -> int:
+def run(target: LlamaModel, draft: LlamaModel, prompt: list[int], seeds: Sequence[int]) -> int:
     """How many texts were compared and found to parse."""
     runs = 0
     for schema in SCHEMAS.values():

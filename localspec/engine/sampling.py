@@ -150,6 +150,10 @@ class RandomDice:
     """Sequential randomness for rejection sampling, where reusing a position's noise would bias the law."""
 
     def __init__(self, seed: int) -> None:
+        self.reseed(seed)
+
+    def reseed(self, seed: int) -> None:
+        """Begin anew, with `seed`."""
         self._random = np.random.Generator(np.random.Philox(seed))
 
     def flip(self, probability: float) -> bool:
