@@ -404,7 +404,7 @@ def test_tokens_that_are_no_text(tiny_model: LlamaModel) -> None:
     assert not state.allowed(np.array([byte(tiny_model, 0xA2 - 0x22)]))[0], "an overlong quotation mark"
     assert not state.allowed(np.array([vocab.eos]))[0]
     for part in (0xA4, 0x95):
-        state = state and state.after(byte(tiny_model, part))
+        state = state.after(byte(tiny_model, part)) if state is not None else None
     assert state is not None
     assert state.allowed(np.array([vocab.eos]))[0]
 
