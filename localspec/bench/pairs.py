@@ -17,9 +17,10 @@ from typing import Any, Protocol
 from localspec.bench.compare import Optimum
 from localspec.bench.decode import Prices
 from localspec.bench.replay import Forced, PricedTarget, VirtualClock
-from localspec.chat.prompt import ChatTemplate, Message, Tokenizer, quote
+from localspec.chat.prompt import ChatTemplate, Tokenizer, quote
 from localspec.drafters import NgramDrafter
 from localspec.drafters.edit import EditDrafter
+from localspec.edit.request import Request, messages
 from localspec.engine import oracle
 from localspec.engine.cost import PassCosts
 from localspec.engine.generate import MOST_GUESSES, WIDEST_PASS, Generator, common_prefix
@@ -160,9 +161,8 @@ def _text(item: Mapping[str, Any], key: str) -> str:
 
 
 def case_of(pair: Pair, template: ChatTemplate, vocab: Vocabulary) -> Case:
-    """The pair as a chat would have it: instruction and quoted file, and the whole file in a fence back."""
-    asked = f"{pair.instruction}\n\n{quote(pair.before, 'The file')}\nReply with the whole changed file."
-    prompt = template.encode([Message("user", asked)])
+    """The pair as `localspec edit` asks for it, and the whole file in a fence as the answer."""
+    prompt = template.encode(messages(Request(pair.instruction, pair.name, pair.before, "whole")))
     reply, original = (vocab.tokenize(_fenced(text), special=False) for text in (pair.after, pair.before))
     return Case(pair, len(prompt), (*prompt, *reply), tuple(original), vocab)
 

@@ -55,6 +55,11 @@ class Original:
         for segment in self.segments.values():
             for i in range(segment.first, segment.end):
                 self.segment_of[i] = segment.first
+        self.breaks = {segment.first for segment in self.segments.values() if segment.breaks}
+        self.with_word: dict[bytes, list[int]] = {}
+        for segment in self.segments.values():
+            for word in segment.words:
+                self.with_word.setdefault(word, []).append(segment.first)
         self.indents, self.kinds = self._lines(pieces)
         self.lines = list(accumulate((piece.count(b"\n") for piece in pieces), initial=0))
         self.words = bytearray(bool(_WORD.match(piece.lstrip(b" "))) for piece in pieces)
@@ -146,12 +151,12 @@ def replaced_words(before: bytes, after: bytes) -> list[tuple[bytes, bytes]]:
 @dataclass(frozen=True, slots=True)
 class Place:
     """A position of the original at which the text may go on. `run`: tokens up to here that agree;
-    `chance`: how likely the next one does too; `shift`: bytes of indentation the text has more here."""
+    `shift`: bytes of indentation the text has more here; `chance`: how likely the next token agrees too."""
 
     at: int
     run: int
-    chance: float
     shift: int = 0
+    chance: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,19 +172,19 @@ class Gap:
     indent: int | None
 
 
-def features(original: Original, gap: Gap, at: int, run: int, rivals: int, shift: int) -> list[float]:
+def features(original: Original, gap: Gap, at: int, run: int, rivals: int, shift: int) -> tuple[float, ...]:
     """What tells whether the text goes on at `at`, where `run` tokens agree; `rivals`: places as good."""
-    fresh = min(run, gap.length)
+    fresh = run if run < gap.length else gap.length
     ahead = at - gap.at
     lines = original.lines[at] - original.lines[gap.at]
     begins = at > 0 and original.kinds[at - 1] == 1
     word = original.words[at]
-    return [
+    return (
         1.0,
         run == 0,
-        math.log2(1 + fresh),
-        math.log2(1 + run - fresh),
-        math.log2(1 + rivals),
+        _LOG[fresh],
+        _LOG[run - fresh],
+        _LOG[rivals],
         math.log2(1 + ahead) if ahead >= 0 else 0.0,
         math.log2(1 - ahead) if ahead < 0 else 0.0,
         ahead < 0,
@@ -192,10 +197,11 @@ def features(original: Original, gap: Gap, at: int, run: int, rivals: int, shift
         lines == gap.lines,
         begins and lines == gap.lines > 0,
         begins and lines == 0 < gap.lines,
-        any(0 <= at - place <= 1 for place in gap.others) and ahead != 0,
-    ]
+        ahead != 0 and (at in gap.others or at - 1 in gap.others),
+    )
 
 
+_LOG = [math.log2(1 + n) for n in range(256)]
 WEIGHTS = (-0.43, -1.26, 1.79, 0.46, -0.26, -0.25, -0.06, -1.18, -0.76, -0.53, -0.14, -0.29, -0.49, 1.08, 0.16, 0.66, 0.2, 0.03)
 
 
@@ -232,13 +238,13 @@ def _chosen(occurrences: Sequence[int], near: Iterable[int]) -> Iterable[int]:
 
 def best_place(original: Original, text: Sequence[int], gap: Gap) -> Place | None:
     """Where the text most likely goes on."""
-    best: Place | None = None
+    most, best = -math.inf, None
     found = candidates(original, text, gap)
+    runs = sorted(found.values())
     for at, run in found.items():
-        rivals = sum(other >= run for other in found.values()) - 1
+        rivals = len(runs) - bisect_left(runs, run) - 1
         shift = 0 if gap.indent is None or not run else gap.indent - original.indents[at - 1]
         score = sum(map(mul, WEIGHTS, features(original, gap, at, run, rivals, shift)))
-        chance = 1 / (1 + math.exp(-score))
-        if best is None or chance > best.chance:
-            best = Place(at, run, chance, shift)
-    return best
+        if score > most:
+            most, best = score, (at, run, shift)
+    return Place(*best, 1 / (1 + math.exp(-most))) if best else None

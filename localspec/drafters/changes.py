@@ -75,11 +75,12 @@ class Changes:
     tokenize: Callable[[str], Sequence[int]]
     words: dict[bytes, Habit] = field(default_factory=dict)
     places: dict[int, tuple[int, Habit]] = field(default_factory=dict)  # first token -> end, habit
+    marks: set[int] = field(default_factory=set)  # where words that were replaced, or changes, begin
     _cut: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
 
     def way(self, at: int, shift: int) -> Way | None:
         """How the text will go on at `at`, if not as the original does."""
-        if not (shift or self.words or self.places):
+        if at not in self.marks and not (shift and at in self.original.breaks):
             return None
         if at in self.places and self.places[at][1].chance > APPLIED:
             return self._changed(at)
@@ -90,6 +91,11 @@ class Changes:
         if expected or (shift and segment.breaks):
             return self._through(segment, shift, APPLIED)
         return None
+
+    def next_mark(self, at: int, stop: int, shift: int) -> int:
+        """The first place from `at` on where the original may not go on as it is, `stop` if that is sooner."""
+        marks = self.marks | self.original.breaks if shift else self.marks
+        return next((i for i in range(at, stop) if i in marks), stop) if marks else stop
 
     def others(self, first: int, shift: int) -> list[Way]:
         """All ways the text may take from `first` on, the original's among them."""
@@ -147,6 +153,7 @@ class Changes:
         pairs = replaced_words(before, after)
         for old, new in pairs:
             self.words.setdefault(old, Habit(new)).see(new)
+            self.marks.update(original.with_word.get(old, ()))
         return bool(pairs)
 
     def _learn_change(self, first: int, end: int, into: tuple[int, ...]) -> None:
@@ -164,6 +171,7 @@ class Changes:
             at = place + CONTEXT
             if at > first and tokens[place : place + len(around)] == around:
                 self.places[at] = at + length, habit
+                self.marks.add(at)
 
     def _changed(self, at: int) -> Way:
         end, habit = self.places[at]

@@ -25,8 +25,10 @@ RECENT = 3
 """Places where text and original parted that are kept in mind."""
 START = 12
 """Tokens of agreement that a reply is credited with at its beginning."""
-RISK, RISK_AT_LINES, LEAST_RISK = 0.4, 1.0, 0.0045
-"""That the next token is another one: this much over the tokens that agreed, more where a line begins."""
+RISKS, LEAST = (0.4, 1.0, 1.0), 0.009
+"""That the next token is another one, by what it is (`Original.kinds`): this much over the tokens that
+agreed, but no less than this share of it."""
+PARTS = [max(1 / (run + 1), LEAST) for run in range(round(1 / LEAST))]
 
 
 class EditDrafter:
@@ -58,6 +60,7 @@ class EditDrafter:
         self._done = 0  # ... and how far along it
         self._gap, self._gap_text = -1, 0  # where original and text parted, -1 while they agree
         self._gap_lines = 0
+        self._found: Place | None = None  # where the text probably goes on in the original then
         self._parted: list[int] = []
         self._changes = Changes(self._original, self._piece, self._tokenize)
 
@@ -71,9 +74,9 @@ class EditDrafter:
         for token in context[self._reply_start + len(self._text) :]:
             self._observe(token)
         if self._gap < 0:
-            place = Place(self._at, self._run, 1.0, self._shift)
+            place = Place(self._at, self._run, self._shift)
             return self._guesses(place, limit)
-        found = best_place(self._original, self._text, self._gap_now())
+        found = self._found
         return self._guesses(found, limit) if found and found.chance >= LEAST_CHANCE else Proposal()
 
     def _observe(self, token: int) -> None:
@@ -85,12 +88,14 @@ class EditDrafter:
             self._line.clear()
             self._lines += piece.count(b"\n")
         self._line += piece[cut:]
-        if self._gap >= 0:
-            self._close()
-        elif not self._follows(token) and not self._turns():
+        if self._gap < 0 and not self._follows(token) and not self._turns():
             self._gap, self._gap_text = self._at, len(self._text) - 1 - self._done
             self._gap_lines = self._lines - piece.count(b"\n")
             self._way, self._done = None, 0
+        if self._gap >= 0:
+            self._found = best_place(self._original, self._text, self._gap_now())
+            if self._found and self._found.run >= CLOSED:
+                self._close(self._found)
 
     def _follows(self, token: int) -> bool:
         """Whether the token is the expected one; then the original is a token further."""
@@ -102,7 +107,7 @@ class EditDrafter:
             self._go(self._way, self._done + 1)
         elif self._at < len(self._original) and self._original.tokens[self._at] == token:
             self._at += 1
-            if self._changes.words or self._changes.places:
+            if self._changes.marks:
                 self._changes.passed(self._at)
         else:
             return False
@@ -139,11 +144,8 @@ class EditDrafter:
         others = tuple(reversed(self._parted))
         return Gap(self._gap, len(self._text) - self._gap_text, others, self._lines - self._gap_lines, indent)
 
-    def _close(self) -> None:
-        """Follow the original again if the last tokens agree with it somewhere."""
-        place = best_place(self._original, self._text, self._gap_now())
-        if place is None or place.run < CLOSED:
-            return
+    def _close(self, place: Place) -> None:
+        """Follow the original again, at `place`."""
         stop = len(self._text) - min(place.run, len(self._text) - self._gap_text)
         end = place.at - (len(self._text) - stop)
         self._changes.learn(self._gap, end, self._text, self._gap_text, stop)
@@ -155,24 +157,30 @@ class EditDrafter:
         """What follows in the original at `place`, or on the way from there."""
         original, changes, at = self._original, self._changes, place.at
         tokens: list[int] = []
-        sure: list[float] = []
+        doubts: dict[int, float] = {}  # guess -> chance, where a change makes it less certain
+        risks = bytearray()
         way, done = (self._way, self._done) if self._gap < 0 else (None, 0)
         while len(tokens) < limit and at < len(original):
             way = way or changes.way(at, place.shift)
             if way:
-                tokens += way.tokens[done:]
-                sure += [1 - self._risk(at, place.run + len(sure) + i) for i in range(len(tokens) - len(sure))]
                 if not done:
-                    sure[len(tokens) - len(way.tokens)] *= way.chance
+                    doubts[len(tokens)] = way.chance
+                tokens += way.tokens[done:]
+                risks += bytes(len(way.tokens) - done)
                 at, way, done = way.end, None, 0
-            else:
-                tokens.append(original.tokens[at])
-                sure.append((1 - self._risk(at, place.run + len(sure))) * (1 - changes.doubt(at)))
-                at += 1
+                continue
+            if at in changes.marks:
+                doubts[len(tokens)] = 1 - changes.doubt(at)
+            stop = changes.next_mark(at + 1, min(at + limit - len(tokens), len(original)), place.shift)
+            tokens += original.tokens[at:stop]
+            risks += original.kinds[at:stop]
+            at = stop
+        del tokens[limit:], risks[limit:]
+        sure = [1.0 - RISKS[kind] * chance for kind, chance in zip(risks, PARTS[place.run:], strict=False)]
+        sure += [1.0 - RISKS[kind] * LEAST for kind in risks[len(sure) :]]
+        for i, chance in doubts.items():
+            if i < limit:
+                sure[i] *= chance
         if sure and place.chance < 1:
             sure[0] = place.chance
-        return Proposal(tokens[:limit], sure[:limit])
-
-    def _risk(self, at: int, run: int) -> float:
-        risk = RISK_AT_LINES if self._original.kinds[at] else RISK
-        return max(risk / (run + 1), 2 * LEAST_RISK * risk)
+        return Proposal(tokens, sure)
