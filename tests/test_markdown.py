@@ -58,6 +58,8 @@ TEXTS = st.lists(PIECES, max_size=40).map("".join)
         ("~~~\n```\n~~~\nb\n", ["~~~\n```\n~~~\n"], "b\n"),
         ("| a |\n|---|\n| b |\n", [], "| a |\n|---|\n| b |\n"),
         ("> a\nlazy\n\nb\n", ["> a\nlazy\n\n"], "b\n"),
+        ("[a]: http://b\n\nc\n", ["[a]: http://b\n\n"], "c\n"),
+        ("<div>\n# a\n", ["<div>\n"], "# a\n"),
         ("<div>\na\n\nb\n", ["<div>\na\n\n"], "b\n"),
     ],
 )

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from test_markdown import GOLDEN, SGR, TEXTS, rows
 
 from localspec.ui.stream import CREDIT, INTERVAL, SHARE, MarkdownStream, can_render
-from localspec.ui.terminal import Terminal
+from localspec.ui.terminal import Terminal, sanitise
 
 OURS = re.compile(r"\x1b\[(?:[0-9;]*m|[0-9]*A|J|\?7[hl])")
 """What the stream may send to the terminal."""
@@ -120,7 +120,7 @@ def pieces(text: str, cuts: list[int]) -> Iterator[str]:
 def as_shown(text: str, columns: int) -> list[str]:
     """The rows as pyte shows them: characters of no width are lost, or in the cell of what they follow."""
     with Rig(columns, 24) as rig:
-        rig.glass.write("".join(f"{row}\n" for row in rows(text, columns)))
+        rig.glass.write("".join(f"{row}\n" for row in rows(sanitise(text), columns)))
         return rig.rows
 
 
@@ -180,9 +180,8 @@ def test_the_status_stands_below_the_text_and_goes():
 
 def test_quiet_shows_no_status():
     with Rig(verbosity=-1) as rig:
-        rig.show("12 tokens/s")
         rig.write("text")
-        rig.stream.clear()
+        rig.show("12 tokens/s")
         assert rig.rows == ["text"]
 
 
@@ -196,6 +195,17 @@ def test_a_block_taller_than_the_screen_shows_its_tail_and_in_the_end_all_of_it(
         rig.write("\n| last |")
         rig.stream.clear()
         assert rig.rows == [*rows(text + "\n| last |", 30)]
+
+
+def test_characters_of_disputed_width_displace_nothing():
+    """Three people joined to a family are two cells for us and six for this terminal: rows are cut there."""
+    text = "first\n\n" + "👩\u200d👩\u200d👧 " * 12
+    with Rig(20, 10) as rig:
+        for char in text:
+            rig.write(char)
+            rig.show("status")
+        rig.stream.clear()
+        assert rig.rows == as_shown(text, 20)
 
 
 def test_finished_text_is_written_once():
