@@ -46,6 +46,10 @@ class Settings:
     system: str | None = None
     stop: tuple[str, ...] = ()
     color: str = "auto"
+    plain: bool = False
+    think: bool | None = None
+    vi: bool = False
+    save: bool = True
 
     def __post_init__(self) -> None:
         for name, allowed in _RULES.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,7 +73,7 @@ class Guessers:
 
     `names`: the sources, none if nothing may guess; `widths`: those that passes may have. `follower`: where a
     file is rewritten, the source that follows it. The draft model is loaded when it is first asked for, and
-    once.
+    once; `on_draft` hears of it.
     """
 
     names: Sequence[str]
@@ -87,7 +87,13 @@ class Guessers:
     seconds_load: float
     _stack: ExitStack
     follower: EditDrafter | None = None
+    on_draft: Callable[[LlamaModel], None] = field(default=lambda _: None, init=False)
     _draft: LlamaModel | None = field(default=None, init=False)
+
+    @property
+    def loaded_draft(self) -> LlamaModel | None:
+        """The draft model once it is loaded."""
+        return self._draft
 
     @property
     def conditions(self) -> str:
@@ -171,6 +177,7 @@ class Guessers:
         if self._draft is None:
             opened = open_draft(draft.path, target, self.plan, settings, self.cancel, self.hear)
             self._draft = self._stack.enter_context(opened)
+            self.on_draft(self._draft)
         drawn = settings.accept == "rejection" and sampler.sampling.temperature > 0
         return ModelDrafter(
             "draft", self._draft, sampler, target.n_vocab, target.vocab.is_end, dice if drawn else None

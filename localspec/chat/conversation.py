@@ -1,88 +1,198 @@
-"""A conversation with a loaded model: what was said, and how the next answer is streamed."""
+"""A conversation with a loaded model: what was said, how the next answer comes about, and where it is kept.
+
+The model's cache keeps the common prefix from turn to turn, also after something was taken back. What the
+user types, sees and chooses is talk.py's.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from localspec.app import Loaded
+from localspec.chat import window
 from localspec.chat.prompt import ChatTemplate, Message
+from localspec.chat.session import Session
+from localspec.chat.transcript import Header, Said, Transcript, title_of
 from localspec.chat.turn import Answer, run_turn
+from localspec.chat.views import Muted, Show, View
+from localspec.chat.window import Fit
 from localspec.engine.schedule import Scheduler
 from localspec.engine.stats import Stats
-from localspec.engine.types import BadLogits, Step
+from localspec.engine.types import BadLogits, NothingAllowed, Step
 from localspec.errors import LocalspecError, UsageError
-from localspec.ui.status import LiveLine, live_text, report_text, summary_text, why_no_gain
+from localspec.ui.status import live_text, report_text, summary_text, why_no_gain
 from localspec.ui.terminal import Terminal
+
+LEAST_ROOM = 8
+"""The answer has at least one token in so many of the context's, or the prompt counts as too long."""
+
+
+class ContextFull(UsageError):
+    """The conversation and the question leave no room for an answer. `turns`: there are earlier ones."""
+
+    def __init__(self, used: int, total: int, *, turns: bool) -> None:
+        hint = (
+            "/compact shortens the conversation"
+            if turns
+            else f"give --ctx {1 << used.bit_length()}, or less text"
+        )
+        super().__init__(f"the prompt has {used} tokens, the context {total}", hint)
+        self.used, self.total, self.turns = used, total, turns
 
 
 @dataclass(slots=True)
 class Conversation:
-    """Keeps the messages; the model's cache keeps their common prefix from turn to turn.
-
-    `show_drafts`: underline accepted guesses on a terminal. `session`: the counts of all turns.
-    """
+    """`session`: where it is kept, if it is. `stats`: the counts of all turns. `last`: the latest answer."""
 
     loaded: Loaded
     terminal: Terminal
-    show_drafts: bool = False
+    show: Show = field(default_factory=Show)
+    session: Session | None = None
     messages: list[Message] = field(default_factory=list)
-    session: Stats = field(default_factory=Stats, init=False)
+    stats: Stats = field(default_factory=Stats, init=False)
+    last: Answer | None = field(default=None, init=False)
     template: ChatTemplate = field(init=False)
-    _scheduler: Scheduler | None = field(init=False)
-    _plain_first: float = field(init=False)  # seconds of a plain pass as it was measured, 0 if it was not
+    _used: int | None = field(default=None, init=False)  # tokens that the messages take, if that is known
+    _plain_first: float = field(default=0.0, init=False)  # seconds of a plain pass when it was first measured
 
     def __post_init__(self) -> None:
-        target, policy = self.loaded.target, self.loaded.generator.policy
-        self._scheduler = policy if isinstance(policy, Scheduler) else None
-        self._plain_first = self._scheduler.costs.known()[1] if self._scheduler else 0.0
-        self.template = ChatTemplate(target.chat_template, target.vocab, self.terminal.note)
-        if self.loaded.settings.system:
-            self.messages.append(Message("system", self.loaded.settings.system))
+        loaded = self.loaded
+        if self._scheduler:
+            self._plain_first = self._scheduler.costs.known()[1]
+        target = loaded.target
+        self.template = ChatTemplate(
+            target.chat_template, target.vocab, self.terminal.note, thinking=loaded.settings.think
+        )
+        if self.session:
+            self.messages = self.session.messages(target.n_vocab)
+        elif loaded.settings.system and not self.messages:
+            self.messages = [Message("system", loaded.settings.system)]
 
-    def ask(self, question: str, *, stream: bool = True) -> Answer:
-        """Answer `question` and remember both. `stream`: show the text and its figures as they come.
+    def close(self) -> None:
+        self.template.close()
 
-        Raises UsageError, and forgets the question, when the prompt does not fit the context.
+    @property
+    def fit(self) -> Fit:
+        """How full the context is."""
+        if self._used is None:
+            self._used = self._length(self.messages) if self.messages else 0
+        return Fit(self._used, self.loaded.target.n_ctx)
+
+    @property
+    def room(self) -> int:
+        """Tokens a question may still have."""
+        total = self.loaded.target.n_ctx
+        return max(0, total - total // LEAST_ROOM - self.fit.used)
+
+    def count(self, text: str) -> int:
+        """Tokens of a text."""
+        return len(self.loaded.target.vocab.tokenize(text, special=False))
+
+    def ask(self, question: str, view: View | None = None, max_tokens: int | None = None) -> Answer:
+        """Answer `question`, keep both. `view`: who shows the answer, by default as `show` says.
+
+        Raises ContextFull, with nothing changed or kept, when there is no room for it.
         """
-        settings, target = self.loaded.settings, self.loaded.target
         asked = [*self.messages, Message("user", question)]
         prompt = self.template.encode(asked)
-        if len(prompt) > target.n_ctx:
-            raise UsageError(
-                f"the prompt has {len(prompt)} tokens, the context {target.n_ctx}",
-                f"give --ctx {_next_power(len(prompt))} or a shorter prompt",
-            )
-        line = LiveLine(self.terminal)
-        target.on_progress = lambda done, total: line.update(f"reading the prompt: {done} of {total} tokens")
-
-        def on_step(step: Step, stats: Stats) -> None:
-            self.session.add(step)
-            line.update(live_text(stats))
-
-        def on_guess(text: str) -> None:
-            line.write(text, underlined=True)
-
-        try:
-            answer = run_turn(
-                self.loaded.generator,
-                prompt,
-                piece=target.vocab.piece,
-                max_tokens=settings.max_tokens or target.n_ctx,
-                stops=settings.stop,
-                on_text=line.write if stream else lambda _: None,
-                on_guess=on_guess if stream and self._underlines else None,
-                on_step=on_step,
-            )
-        except BadLogits as error:
-            raise LocalspecError(
-                f"the model computes no usable numbers ({error})",
-                "the file may be damaged; try --flash-attn off, --kv-type f32 or another file",
-            ) from error
-        finally:
-            line.clear()
-        self.messages = [*asked, Message("assistant", answer.text, answer.tokens)]
+        total = self.loaded.target.n_ctx
+        turns = any(message.role == "assistant" for message in self.messages)
+        if len(prompt) > (total - total // LEAST_ROOM if turns else total):
+            raise ContextFull(len(prompt), total, turns=turns)
+        if self.session:
+            self.session.add(asked[-1])
+        answer = self._generate(prompt, view or self.show.view(self.terminal), max_tokens)
+        said = Message("assistant", answer.text, answer.tokens, answer.thinking)
+        self.messages, self.last = [*asked, said], answer
+        self._used = len(self.loaded.target.tokens)
+        if self.session:
+            self.session.add(said, stopped=answer.finish_reason == "cancelled", seed=self.loaded.seed)
         return answer
+
+    def undo(self) -> str:
+        """Take back the last question and its answer; the question. Raises UsageError if there is none."""
+        places = [i for i, message in enumerate(self.messages) if message.role == "user"]
+        if not places or self.messages[places[-1]] in window.MARKER:
+            raise UsageError("there is nothing to take back", "ask something first")
+        question = self.messages[places[-1]].content
+        if self.session:
+            self.session.undo()
+        self.messages, self._used = self.messages[: places[-1]], None
+        return question
+
+    def clear(self) -> None:
+        """Forget what was said; the system message stays."""
+        if self.session:
+            self.session.clear()
+        self.messages = [message for message in self.messages if message.role == "system"]
+        self._used = None
+
+    @property
+    def system(self) -> str:
+        """The system message, "" if there is none."""
+        return next((message.content for message in self.messages if message.role == "system"), "")
+
+    def set_system(self, text: str) -> None:
+        """Another system message from the next turn on, "" for none."""
+        if self.session:
+            self.session.set_system(text)
+        rest = [message for message in self.messages if message.role != "system"]
+        self.messages = [Message("system", text), *rest] if text else rest
+        self._used = None
+
+    def compact(self) -> bool:
+        """Put the model's summary in place of the older turns; False if the user stopped it.
+
+        Raises UsageError when there are no older turns.
+        """
+        total = self.loaded.target.n_ctx
+        request, _ = window.drop_oldest(
+            window.summary_request(self.messages), self._length, total - total // LEAST_ROOM
+        )
+        if not request:
+            raise UsageError("there is too little to shorten", "/clear forgets the conversation")
+        sampler = self.loaded.generator.sampler
+        constraint, sampler.constraint = sampler.constraint, None
+        try:
+            answer = self._generate(self.template.encode(request), Muted(self.terminal), total // 4)
+        finally:
+            sampler.constraint = constraint
+        if answer.finish_reason == "cancelled" or not answer.text.strip():
+            return False
+        if self.session:
+            self.session.summarise(answer.text, window.KEPT_TURNS)
+        self.messages = window.compacted(self.messages, answer.text)
+        self._used = None
+        return True
+
+    def drop_oldest(self, question: str) -> int:
+        """Leave out the oldest turns until `question` fits, with a mark in their place; how many messages.
+
+        They stay in the session.
+        """
+        total = self.loaded.target.n_ctx
+        asked = [*self.messages, Message("user", question)]
+        kept, dropped = window.drop_oldest(asked, self._length, total - total // LEAST_ROOM)
+        self.messages, self._used = kept[:-1], None
+        return len(dropped)
+
+    def transcript(self) -> Transcript:
+        """All that was said, as a session has it."""
+        if self.session:
+            return self.session.transcript
+        model = str(self.loaded.target.path)
+        title = next((m.content for m in self.messages if m.role == "user"), "")
+        found = Transcript(Header(model, "", self.system, time.time(), title_of(title)))
+        found.said = [Said(message) for message in self.messages if message.role != "system"]
+        return found
+
+    def end_row(self, answer: Answer) -> None:
+        """End the last row of an answer that did not do so itself."""
+        if not self.show.renders(self.terminal) and not answer.text.endswith("\n"):
+            self.terminal.write("\n")
 
     def summarise(self, answer: Answer) -> None:
         """The line of figures after an answer, and why it ended if not by itself."""
@@ -99,13 +209,61 @@ class Conversation:
         """The figures of the whole session, on stderr."""
         ledger = self._scheduler.ledger if self._scheduler else None
         self.terminal.progress("")
-        self.terminal.say(report_text(self.session, ledger, self.terminal.columns))
+        self.terminal.say(report_text(self.stats, ledger, self.terminal.columns))
+
+    def report(self, answer: Answer) -> dict[str, Any]:
+        """The JSON object of an answer."""
+        return {
+            **answer.as_dict(self._scheduler.ledger if self._scheduler else None),
+            "seed": self.loaded.seed,
+            "model": str(self.loaded.target.path),
+            "context": {"used": len(self.loaded.target.tokens), "total": self.loaded.target.n_ctx},
+        }
 
     @property
-    def _underlines(self) -> bool:
-        """Whether guesses are to be underlined and can be: a terminal shows the answer, and is not dumb."""
-        terminal = self.terminal
-        return self.show_drafts and terminal.out_tty and (terminal.err_live or not terminal.err_tty)
+    def _scheduler(self) -> Scheduler | None:
+        policy = self.loaded.generator.policy
+        return policy if isinstance(policy, Scheduler) else None
+
+    def _length(self, messages: Sequence[Message]) -> int:
+        return len(self.template.encode(messages))
+
+    def _generate(self, prompt: Sequence[int], view: View, max_tokens: int | None) -> Answer:
+        loaded, target = self.loaded, self.loaded.target
+        target.on_progress = lambda done, total: view.update(f"reading the prompt: {done} of {total} tokens")
+
+        def on_step(step: Step, stats: Stats) -> None:
+            self.stats.add(step)
+            view.update(live_text(stats))
+
+        def on_guess(text: str) -> None:
+            view.write(text, underlined=True)
+
+        shown = dict(self.template.shown)
+        try:
+            return run_turn(
+                loaded.generator,
+                prompt,
+                piece=lambda token: shown.get(token) or target.vocab.piece(token),
+                max_tokens=max_tokens or loaded.settings.max_tokens or target.n_ctx,
+                thinking=self.template.thinking(),
+                stops=loaded.settings.stop,
+                on_text=view.write,
+                on_guess=on_guess if self.show.underlines(self.terminal) else None,
+                on_thought=view.think,
+                on_step=on_step,
+            )
+        except NothingAllowed as error:
+            raise LocalspecError(
+                "no token of this model goes on as the grammar wants", "loosen the grammar or schema"
+            ) from error
+        except BadLogits as error:
+            raise LocalspecError(
+                f"the model computes no usable numbers ({error})",
+                "the file may be damaged; try --flash-attn off, --kv-type f32 or another file",
+            ) from error
+        finally:
+            view.clear()
 
     def _why_no_gain(self, answer: Answer) -> str | None:
         """Why guessing did not pay in this answer; None when it did or was not wanted."""
@@ -122,16 +280,3 @@ class Conversation:
             draft_waits=any(costly.why and not costly.opened for costly in policy.costly),
             left_out=next((why.rstrip(".") for why in loaded.plan.why if "does not fit" in why), ""),
         )
-
-    def report(self, answer: Answer) -> dict[str, Any]:
-        """The JSON object of an answer."""
-        return {
-            **answer.as_dict(self._scheduler.ledger if self._scheduler else None),
-            "seed": self.loaded.seed,
-            "model": str(self.loaded.target.path),
-            "context": {"used": len(self.loaded.target.tokens), "total": self.loaded.target.n_ctx},
-        }
-
-
-def _next_power(n: int) -> int:
-    return 1 << n.bit_length()

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 from filelock import FileLock
 
@@ -29,7 +29,8 @@ MOST_BYTES = 1 << 28
 LONGEST_HEADER = 1 << 20
 TAIL = 1 << 12
 """Bytes at a file's end in which `list_sessions` looks for the last line, before it takes more."""
-Format = Literal["md", "json", "txt"]
+FORMS = {"md": transcript.as_markdown, "json": transcript.as_json, "txt": transcript.as_text}
+"""What a conversation can be exported as."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +223,18 @@ def list_sessions() -> list[Summary]:
     return sorted(found, key=lambda kept: (kept.when, kept.name), reverse=True)
 
 
+def listed(found: Sequence[Summary]) -> list[str]:
+    """Sessions a line each, the newest first."""
+    if not found:
+        return ["no sessions are kept"]
+    width = max(len(kept.name) for kept in found)
+    return [f"{kept.name:{width}}  {_when(kept.when)}  {kept.messages:>4}  {kept.title}" for kept in found]
+
+
+def _when(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"
+
+
 def remove(name: str) -> None:
     """Delete a session. Refused while a process has it open."""
     store.check_exists(name)
@@ -234,10 +247,11 @@ def remove(name: str) -> None:
         lock.release()
 
 
-def export(name: str, form: Format) -> str:
-    """A kept conversation as Markdown, JSON or plain text. As it was said: not made safe for a terminal."""
-    forms = {"md": transcript.as_markdown, "json": transcript.as_json, "txt": transcript.as_text}
-    return forms[form](read(name))
+def export(name: str, form: str) -> str:
+    """A kept conversation, as one of FORMS. As it was said: not made safe for a terminal."""
+    if form not in FORMS:
+        raise UsageError(f"there is no format {form!r}", f"give {', '.join(FORMS)}")
+    return FORMS[form](read(name))
 
 
 def _summary(name: str, file: IO[bytes]) -> Summary:

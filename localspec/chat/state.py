@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from localspec import config
 from localspec.chat import store
 from localspec.llama.model import LlamaModel, SavedState
 
@@ -52,6 +53,16 @@ class _Part:
     tokens: int
     bytes: int
     sha256: str
+
+
+def folder() -> Path:
+    """Where states are kept. May not exist yet."""
+    return config.state_folder() / "caches"
+
+
+def forget() -> None:
+    """Remove the states of sessions that are no longer there."""
+    tidy(folder(), store.names())
 
 
 def save(

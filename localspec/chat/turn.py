@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal
 
 from localspec.chat.text import TextStream
+from localspec.chat.thinking import THINK, Kind, Thinking
 from localspec.engine.generate import Generator, Prefill
 from localspec.engine.ledger import Ledger
 from localspec.engine.stats import Stats
@@ -20,11 +21,13 @@ FinishReason = Literal["stop", "length", "context", "cancelled"]
 class Answer:
     """What came of a turn.
 
-    `finish_reason`: "stop" (end of turn or a stop string), "length" (token budget), "context" (no room left)
-    or "cancelled". `tokens`: emitted tokens without the end of turn, or None when a stop string cut the text.
+    `text`: the answer, without what was thought before it. `finish_reason`: "stop" (end of turn or a stop
+    string), "length" (token budget), "context" (no room left) or "cancelled". `tokens`: emitted tokens
+    without the end of turn, thinking included, or None when a stop string cut the text.
     """
 
     text: str
+    thinking: str
     tokens: tuple[int, ...] | None
     finish_reason: FinishReason
     prefill: Prefill
@@ -38,6 +41,7 @@ class Answer:
         stats = self.stats
         return {
             "text": self.text,
+            "thinking": self.thinking,
             "finish_reason": self.finish_reason,
             "timings": {
                 "tokens_per_second": round(stats.tokens_per_second, 3),
@@ -59,28 +63,26 @@ def run_turn(
     *,
     piece: Callable[[int], bytes],
     max_tokens: int,
+    thinking: Thinking | None = None,
     stops: Sequence[str] = (),
     on_text: Callable[[str], None] = lambda _: None,
     on_guess: Callable[[str], None] | None = None,
+    on_thought: Callable[[str], None] = lambda _: None,
     on_step: Callable[[Step, Stats], None] = lambda _step, _stats: None,
 ) -> Answer:
-    """Answer `prompt`. `piece` turns a token into its bytes.
+    """Answer `prompt`. `piece` turns a token into its bytes, `thinking` tells the answer from thoughts.
 
     `on_text` receives text as it becomes certain, `on_guess` instead that of accepted guesses (a character of
-    several tokens is the last one's), `on_step` each step with the counts so far.
+    several tokens is the last one's), `on_thought` what is thought, `on_step` each step with the counts so
+    far. `stops` count in the answer only.
     """
-    stream, stats = TextStream(stops), Stats()
-    shown: list[str] = []
+    stats = Stats()
+    text = _Text(thinking or Thinking(THINK), TextStream(stops), on_text, on_guess or on_text, on_thought)
     emitted: list[int] = []
-
-    def show(text: str) -> None:
-        shown.append(text)
-        for guessed, pairs in groupby(zip(stream.guessed, text, strict=True), lambda pair: pair[0]):
-            (on_guess if on_guess and guessed else on_text)("".join(char for _, char in pairs))
 
     def feed(tokens: Sequence[int], guessed: bool) -> None:
         raw = b"".join(piece(token) for token in tokens if not generator.is_end(token))
-        show(stream.feed(raw, guessed))
+        text.feed(raw, guessed)
 
     finish: FinishReason | None = None
     steps = generator.generate(prompt, max_tokens)
@@ -92,20 +94,58 @@ def run_turn(
             feed(step.tokens[:guesses], True)
             feed(step.tokens[guesses:], False)
             on_step(step, stats)
-            if stream.stopped:
+            if text.answer.stopped:
                 break
     except Cancelled:
         finish = "cancelled"
     finally:
         steps.close()
-    show(stream.finish())
+    text.finish()
+    stopped = text.answer.stopped
     return Answer(
-        text="".join(shown),
-        tokens=None if stream.stopped else tuple(t for t in emitted if not generator.is_end(t)),
-        finish_reason=finish or _finish_reason(emitted, stream, max_tokens, generator.is_end),
+        text="".join(text.shown),
+        thinking="".join(text.thought),
+        tokens=None if stopped else tuple(t for t in emitted if not generator.is_end(t)),
+        finish_reason=finish or _finish_reason(emitted, text.answer, max_tokens, generator.is_end),
         prefill=generator.last_prefill,
         stats=stats,
     )
+
+
+@dataclass(slots=True)
+class _Text:
+    """Bytes on their way to who shows them: decoded, thoughts put aside, the answer cut at a stop string."""
+
+    thinking: Thinking
+    answer: TextStream
+    on_text: Callable[[str], None]
+    on_guess: Callable[[str], None]
+    on_thought: Callable[[str], None]
+    shown: list[str] = field(default_factory=list)
+    thought: list[str] = field(default_factory=list)
+    _decoder: TextStream = field(default_factory=TextStream)
+
+    def feed(self, raw: bytes, guessed: bool) -> None:
+        self._take(self.thinking.feed(self._decoder.feed(raw)), guessed)
+
+    def finish(self) -> None:
+        """Everything that was held back."""
+        self._take(self.thinking.feed(self._decoder.finish()), False)
+        self._take(self.thinking.finish(), False)
+        self._show(self.answer.finish())
+
+    def _take(self, parts: Sequence[tuple[Kind, str]], guessed: bool) -> None:
+        for kind, part in parts:
+            if kind == "answer":
+                self._show(self.answer.feed(part.encode(), guessed))
+            elif part:
+                self.thought.append(part)
+                self.on_thought(part)
+
+    def _show(self, text: str) -> None:
+        self.shown.append(text)
+        for guessed, pairs in groupby(zip(self.answer.guessed, text, strict=True), lambda pair: pair[0]):
+            (self.on_guess if guessed else self.on_text)("".join(char for _, char in pairs))
 
 
 def _finish_reason(

@@ -69,7 +69,7 @@ class SuffixAutomaton:
             self._take_over()
 
     def here(self) -> tuple[int, int]:
-        """Where the text stands: the state of its longest suffix that occurred before, and how long that is."""
+        """Where the text stands: the state of its longest suffix that occurred before, and its length."""
         state = self._link[self._last] if self._last else 0
         return state, self._length[state]
 

@@ -34,12 +34,18 @@ class LiveLine:
     """A status line on the row below the text, redrawn with each piece of it.
 
     The terminal itself remembers the column, so neither scrolling nor characters on whose width terminals
-    disagree displace the line. With stdout elsewhere it is the terminal's progress line.
+    disagree displace the line. With stdout elsewhere it is the terminal's progress line. `unfolded`: what
+    the model thinks is shown on stderr, dim, instead of how much.
     """
 
-    def __init__(self, terminal: Terminal, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, terminal: Terminal, clock: Callable[[], float] = time.perf_counter, *, unfolded: bool = False
+    ) -> None:
         self._terminal = terminal
         self._clock = clock
+        self._unfolded = unfolded
+        self._words: int | None = None  # of what is being thought, None when nothing is
+        self._thought = ""  # its last character
         self._below_text = terminal.live and terminal.out_tty
         self._begun = False
         self._status = ""
@@ -53,6 +59,8 @@ class LiveLine:
 
     def write(self, text: str, *, underlined: bool = False) -> None:
         """Write a piece of the answer above the line; it is `underlined` on a terminal only."""
+        if self._words is not None:
+            self._end_thinking()
         if not self._begun:  # what was shown while waiting for it is over
             self.clear()
             self._begun = True
@@ -62,6 +70,22 @@ class LiveLine:
             self._terminal.write(text, *_UNDERLINED)
         else:
             self._terminal.write(text)
+
+    def think(self, text: str) -> None:
+        """A piece of what the model thinks before it answers: never on stdout."""
+        goes_on = self._thought.strip() and text[:1].strip()
+        self._words = (self._words or 0) + len(text.split()) - bool(goes_on)
+        self._thought = text[-1:] or self._thought
+        if not self._unfolded:
+            self.update(f"thinking… {self._words} words")
+        elif self._terminal.verbosity >= 0:
+            self._terminal.progress("")
+            self._terminal.say(self._terminal.dim(sanitise(text) if self._terminal.err_tty else text))
+
+    def _end_thinking(self) -> None:
+        if self._unfolded and self._terminal.verbosity >= 0:
+            self._terminal.say("\n\n")
+        self._words, self._thought = None, ""
 
     def update(self, status: str) -> None:
         """Show `status`, at most every 50 ms a new one; none beside text that goes into a pipe."""
@@ -77,6 +101,8 @@ class LiveLine:
 
     def clear(self) -> None:
         """Take the line away; the cursor stands behind the text."""
+        if self._words is not None:
+            self._end_thinking()
         self._status = ""
         if self._below_text:
             self._draw("", hold=False)

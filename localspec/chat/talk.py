@@ -1,0 +1,289 @@
+"""The prompt loop: a message, an answer, until the user leaves. What each slash command does.
+
+Ctrl-C stops an answer and keeps what there is of it; at the prompt it clears the line. Nothing that goes
+wrong here ends the conversation.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from localspec.chat import attach, session, transcript
+from localspec.chat.commands import Command, help_text, parse, split_path
+from localspec.chat.conversation import ContextFull, Conversation
+from localspec.chat.repl import Prompt
+from localspec.chat.turn import Answer
+from localspec.config import Settings
+from localspec.errors import ExitStatus, LocalspecError, UsageError
+from localspec.ui.interrupt import on_interrupt
+from localspec.ui.keys import Keys
+from localspec.ui.terminal import Terminal
+
+Edit = Callable[[str, str], None]
+"""Lets the model change a file: (path, what is to change)."""
+OPENING = "/help lists commands, Ctrl-C stops an answer, Ctrl-D leaves"
+
+
+class Talk:
+    """A conversation at a terminal.
+
+    `reopen` loads another model, or the same with other guessers, and `go_on` takes up another session: both
+    return the conversation to go on with. `edit` is what /edit does, None if it can do nothing.
+    """
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        prompt: Prompt,
+        keys: Keys,
+        reopen: Callable[[Conversation, Settings], Conversation],
+        go_on: Callable[[Conversation, str], Conversation],
+        edit: Edit | None = None,
+    ) -> None:
+        self.conversation, self._prompt, self._keys = conversation, prompt, keys
+        self._reopen, self._go_on, self._edit = reopen, go_on, edit
+        self._files: list[str] = []  # to go with the next message
+        self._warned = False
+
+    @property
+    def terminal(self) -> Terminal:
+        return self.conversation.terminal
+
+    def run(self, files: Sequence[str] = ()) -> ExitStatus:
+        """Until the user leaves. `files` go with the first message."""
+        self.terminal.note(OPENING)
+        self._files = list(files)
+        self._offer_unanswered()
+        while (typed := self._prompt.read()) is not None:
+            try:
+                if self._obey(typed):
+                    break
+            except LocalspecError as error:
+                self.terminal.complain(error.message, error.hint)
+            except KeyboardInterrupt:  # a second Ctrl-C, or one outside an answer
+                self.conversation.loaded.cancel.clear()
+                self.terminal.say("\n")
+        return ExitStatus.OK
+
+    def answer(self, question: str) -> Answer | None:
+        """Ask the model; where the context is full, ask the user what is to go. None: nothing was asked."""
+        conversation = self.conversation
+        try:
+            with on_interrupt(conversation.loaded.cancel.set):
+                answer = conversation.ask(question)
+        except ContextFull as error:
+            if not error.turns or not self._make_room(error, question):
+                raise
+            return self.answer(question)
+        finally:
+            conversation.loaded.cancel.clear()
+        conversation.end_row(answer)
+        conversation.summarise(answer)
+        self._warn_if_full(answer)
+        return answer
+
+    def toolbar(self) -> str:
+        """Model, context, and what the last answer came to: the row below the prompt."""
+        conversation, loaded = self.conversation, self.conversation.loaded
+        fit = conversation.fit
+        parts = [loaded.target.path.stem, f"ctx {_short(fit.used)}/{_short(fit.total)}"]
+        if self._files:
+            parts.insert(0, f"{len(self._files)} file{'s' * (len(self._files) > 1)} attached")
+        if conversation.last and (stats := conversation.last.stats).passes:
+            parts.append(f"{stats.tokens / stats.passes:.1f} tok/pass")
+            parts.append(f"{stats.tokens_per_second:.0f} tok/s")
+            if stats.gain:
+                parts.append(f"{stats.gain:.2f}x plain")
+        parts.append("+".join(loaded.guessers.sources) or "no guesses")
+        return " · ".join(parts)
+
+    def _obey(self, typed: str) -> bool:
+        """Do what was typed; whether to leave."""
+        asked = parse(typed)
+        if isinstance(asked, Command):
+            if asked.name == "exit":
+                return True
+            commands: dict[str, Callable[[str], None]] = {
+                "help": lambda _: self.terminal.say(help_text()),
+                "stats": lambda _: self.conversation.show_stats(),
+                "clear": self._clear,
+                "undo": self._undo,
+                "retry": self._retry,
+                "system": self._system,
+                "file": self._file,
+                "edit": self._edit_file,
+                "model": self._model,
+                "draft": self._draft,
+                "compact": self._compact,
+                "save": self._save,
+                "sessions": self._sessions,
+                "think": self._think,
+            }
+            commands[asked.name](asked.argument)
+        elif asked:
+            self._ask(asked)
+        return False
+
+    def _ask(self, question: str) -> None:
+        """A message with its files, which wait for the next one if this could not be asked."""
+        self.answer(self._attached(question, self._files))
+        self._files = []
+
+    def _attached(self, question: str, files: Sequence[str]) -> str:
+        conversation = self.conversation
+        return attach.attach(question, files, room=conversation.room, count=conversation.count)
+
+    def _clear(self, _: str) -> None:
+        self.conversation.clear()
+        self._files, self._warned = [], False
+        self.terminal.note("forgotten; the system message stays")
+
+    def _undo(self, _: str) -> None:
+        question = self.conversation.undo()
+        self._warned = False
+        self.terminal.note(f"taken back: {transcript.title_of(question)}")
+
+    def _retry(self, _: str) -> None:
+        kept = self.conversation.session
+        unanswered = kept.unanswered if kept else None
+        question = unanswered or self.conversation.undo()
+        self.conversation.loaded.reseed(secrets.randbits(32))
+        self.answer(question)
+
+    def _system(self, text: str) -> None:
+        if text:
+            self.conversation.set_system(text)
+            self.terminal.note("the system message is another from now on")
+        else:
+            self.terminal.note(
+                self.conversation.system or "there is no system message; /system TEXT sets one"
+            )
+
+    def _file(self, argument: str) -> None:
+        path, question = split_path(argument)
+        self._attached("", [path])  # or it is refused
+        self._files.append(path)
+        if question:
+            self._ask(question)
+        else:
+            self.terminal.note(f"{attach.one_line(path)} goes with the next message")
+
+    def _edit_file(self, argument: str) -> None:
+        path, change = split_path(argument)
+        if not change:
+            raise UsageError(
+                "/edit needs a file and what is to change", "for example /edit app.py add a docstring"
+            )
+        if self._edit is None:
+            raise UsageError("files cannot be edited from here", "leave, then: localspec edit FILE")
+        self._edit(path, change)
+
+    def _model(self, name: str) -> None:
+        target = self.conversation.loaded.target
+        if name:
+            self._open_with(replace(self.conversation.loaded.settings, model=name))
+            target = self.conversation.loaded.target
+        self.terminal.note(f"{target.path.stem}, context {target.n_ctx}")
+
+    def _draft(self, name: str) -> None:
+        if name:
+            self._open_with(replace(self.conversation.loaded.settings, draft=name))
+        sources = self.conversation.loaded.guessers.sources
+        self.terminal.note(f"guesses come from {', '.join(sources) or 'nobody'}")
+
+    def _open_with(self, settings: Settings) -> None:
+        self.conversation = self._reopen(self.conversation, settings)
+        self._warned = False
+
+    def _compact(self, _: str) -> None:
+        conversation, before = self.conversation, self.conversation.fit.used
+        self.terminal.progress("summarising ...")
+        try:
+            with on_interrupt(conversation.loaded.cancel.set):
+                done = conversation.compact()
+        finally:
+            conversation.loaded.cancel.clear()
+        self._warned = False
+        told = f"from {before} to {conversation.fit.used} tokens" if done else "stopped: nothing has changed"
+        self.terminal.note(told)
+
+    def _save(self, name: str) -> None:
+        """As Markdown, or as the ending of the name says. Never over a file that is there."""
+        conversation = self.conversation
+        forms = {".json": transcript.as_json, ".txt": transcript.as_text}
+        title = conversation.session.name if conversation.session else "conversation"
+        path = Path(name or f"{title}.md").expanduser()
+        told = forms.get(path.suffix, transcript.as_markdown)(conversation.transcript())
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(told)
+        except FileExistsError as error:
+            raise UsageError(f"{attach.one_line(str(path))} is there already", "give another name") from error
+        except OSError as error:
+            raise UsageError(f"cannot write {attach.one_line(str(path))}: {error.strerror}", "") from error
+        self.terminal.note(f"written to {path}")
+
+    def _sessions(self, name: str) -> None:
+        if not name:
+            self.terminal.say("".join(f"{line}\n" for line in session.listed(session.list_sessions())))
+            return
+        self.conversation = self._go_on(self.conversation, name)
+        self._files, self._warned = [], False
+        self.terminal.note(f"going on with {name}")
+        self._offer_unanswered()
+
+    def _think(self, wanted: str) -> None:
+        if wanted not in ("", "on", "off"):
+            raise UsageError(f"/think {wanted} means nothing", "give on, off, or neither")
+        shown = self.conversation.show.thoughts
+        shown = wanted == "on" if wanted else not shown
+        self.conversation.show = replace(self.conversation.show, thoughts=shown)
+        self.terminal.note("thoughts are shown" if shown else "thoughts are folded")
+
+    def _make_room(self, full: ContextFull, question: str) -> bool:
+        """Ask what is to go, and let it go; False: the question is not asked."""
+        self.terminal.complain(full.message)
+        self.terminal.say("[c]ompact into a summary, [d]rop the oldest turns, [l]arger context, [n]ot now? ")
+        self._keys.forget()
+        key = self._keys.key() or "n"
+        self.terminal.say(f"{key.strip()}\n")
+        if key == "c":
+            self._compact("")
+        elif key == "d":
+            self.terminal.note(f"{self.conversation.drop_oldest(question)} messages left out")
+        elif key == "l":
+            loaded = self.conversation.loaded
+            self._open_with(replace(loaded.settings, ctx=_larger(full.used, loaded.target.n_ctx_train)))
+        else:
+            return False
+        return True
+
+    def _warn_if_full(self, answer: Answer) -> None:
+        fit = self.conversation.fit
+        if answer.finish_reason == "context":
+            self.terminal.note("/compact makes room, then /retry")
+        elif fit.warn and not self._warned:
+            self._warned = True
+            self.terminal.note(
+                f"{100 * fit.used // fit.total} % of the context is used: /compact shortens the conversation"
+            )
+
+    def _offer_unanswered(self) -> None:
+        kept = self.conversation.session
+        if kept and kept.unanswered is not None:
+            self.terminal.note(f"not answered yet: {transcript.title_of(kept.unanswered)} - /retry asks it")
+
+
+def _larger(used: int, most: int) -> int:
+    """A context in which as much again has room."""
+    wanted: int = 1 << (used + 512).bit_length()
+    if used >= most:
+        raise UsageError(f"the model was made for {most} tokens", "/compact shortens the conversation")
+    return min(wanted, most)
+
+
+def _short(tokens: int) -> str:
+    return f"{tokens / 1000:.1f}k" if tokens >= 1000 else str(tokens)
