@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from localspec import __version__
-from localspec.cli import chat, measure, models
+from localspec.cli import chat, edit, measure, models
 from localspec.cli.common import outcome
 from localspec.ui.terminal import Terminal
 
@@ -47,6 +47,7 @@ def _root(
 
 
 chat.register(app)
+edit.register(app)
 models.register(app)
 measure.register(app)
 
