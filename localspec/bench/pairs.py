@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,19 +18,20 @@ from typing import Any, Protocol
 from localspec.bench.compare import Optimum
 from localspec.bench.decode import Prices
 from localspec.bench.replay import Forced, PricedTarget, VirtualClock
+from localspec.bench.report import ALL
 from localspec.chat.prompt import ChatTemplate, Tokenizer, quote
-from localspec.drafters import NgramDrafter
-from localspec.drafters.edit import EditDrafter
+from localspec.drafters import EditDrafter, NgramDrafter
 from localspec.edit.request import Request, messages
 from localspec.engine import oracle
 from localspec.engine.cost import PassCosts
-from localspec.engine.generate import MOST_GUESSES, WIDEST_PASS, Generator, common_prefix
+from localspec.engine.generate import MOST_GUESSES, WIDEST_PASS, Fixed, Generator, common_prefix
 from localspec.engine.schedule import Scheduler
 from localspec.engine.sources import Free
 from localspec.engine.types import Drafter, Model, Step
 from localspec.errors import UsageError
 
 EDIT, NGRAM = "edit", "ngram"
+BOTH, ALONE = (EDIT, NGRAM), (NGRAM,)
 BYTES_FILE, BYTES_TEXT = 1 << 26, 1 << 18
 MOST_PAIRS = 10_000
 _CHARACTERS_NAME = 64
@@ -174,19 +176,51 @@ def _fenced(text: str) -> str:
 
 def measure(cases: Sequence[Case], curves: Mapping[str, Prices]) -> list[Row]:
     """A row a pair and curve on virtual clocks, and behind those of a curve one of all pairs, named "all"."""
-    reaches = [{name: reach(case, name) for name in (EDIT, NGRAM)} for case in cases]
+    reaches = [_reaches(case) for case in cases]
     rows: list[Row] = []
     for curve, prices in curves.items():
         times = []
         for case, right in zip(cases, reaches, strict=True):
             n = len(case.emitted)
             best = Optimum(right, prices, n).after(0)
-            took = [seconds(replay(case, names, prices)) for names in ((EDIT, NGRAM), (NGRAM,))]
+            took = [seconds(replay(case, names, prices)) for names in (BOTH, ALONE)]
             times.append((oracle.plain(n, prices.curve), *took, best))
-            rows.append(_row(case.pair.name, curve, n, times[-1]))
-        pooled = [math.fsum(column) for column in zip(*times, strict=True)]
-        rows.append(_row("all", curve, sum(len(case.emitted) for case in cases), pooled))
+        rows += _rows(curve, cases, times)
     return rows
+
+
+def measure_on_the_wall(
+    cases: Sequence[Case], target: Model, known: Mapping[int, float], repeats: int = 2
+) -> list[Row]:
+    """The same with passes of `target`, of which `known` tells the seconds by width; the curve is "wall".
+
+    Each way of decoding takes its turns forwards and backwards. The oracle goes by `known`. Cases that do not
+    fit into the context are left out.
+    """
+    fitting = [case for case in cases if len(case.text) + WIDEST_PASS <= target.n_ctx]
+    prices, times = Prices.of(known, 0.0), []
+    for case in fitting:
+        took: dict[Sequence[str], float] = {(): 0.0, BOTH: 0.0, ALONE: 0.0}
+        for repeat in range(repeats):
+            for names in took if repeat % 2 == 0 else reversed(took):
+                took[names] += seconds(decode(case, names, target, known, time.perf_counter)) / repeats
+        best = Optimum(_reaches(case), prices, len(case.emitted)).after(0) * known[1]
+        times.append((took[()], took[BOTH], took[ALONE], best))
+    return _rows("wall", fitting, times)
+
+
+def _reaches(case: Case) -> dict[str, list[int]]:
+    return {name: reach(case, name) for name in BOTH}
+
+
+def _rows(curve: str, cases: Sequence[Case], times: Sequence[Sequence[float]]) -> list[Row]:
+    """A row a case and one of all; times: plainly, with both sources, with one, at best."""
+    if not cases:
+        return []
+    sizes = [len(case.emitted) for case in cases]
+    rows = [_row(case.pair.name, curve, n, t) for case, n, t in zip(cases, sizes, times, strict=True)]
+    pooled = [math.fsum(column) for column in zip(*times, strict=True)]
+    return [*rows, _row(ALL, curve, sum(sizes), pooled)]
 
 
 def _row(name: str, curve: str, tokens: int, times: Sequence[float]) -> Row:
@@ -211,7 +245,7 @@ def reach(case: Case, name: str) -> list[int]:
 
 
 def replay(case: Case, sources: Sequence[str], prices: Prices) -> list[Step]:
-    """Decode a pair on a virtual clock: by the scheduler, or plainly without sources."""
+    """Decode a pair on a virtual clock."""
     clock = VirtualClock()
     n_ctx = len(case.text) + WIDEST_PASS
     target = PricedTarget(clock, prices.curve, n_ctx, tokens=list(case.text[: case.n_prompt - 1]))
@@ -225,8 +259,9 @@ def decode(
     known: Mapping[int, float],
     clock: Callable[[], float],
 ) -> list[Step]:
-    """Decode a pair with `target`, of whose passes `known` tells the seconds by width, on `clock`."""
+    """Decode a pair with `target`, of whose passes `known` tells the seconds by width, on `clock`: by the
+    scheduler, or plainly without sources."""
     free = [Free(case.drafter(name)) for name in sources]
-    policy = Scheduler(PassCosts(known, widths=tuple(known)), free, (), clock)
+    policy = Scheduler(PassCosts(known, widths=tuple(known)), free, (), clock) if free else Fixed()
     generator = Generator(target, Forced(case.text), case.vocab.is_end, policy, clock=clock)
     return list(generator.generate(case.text[: case.n_prompt], len(case.emitted)))

@@ -93,9 +93,11 @@ class Changes:
         return None
 
     def next_mark(self, at: int, stop: int, shift: int) -> int:
-        """The first place from `at` on where the original may not go on as it is, `stop` if that is sooner."""
-        marks = self.marks | self.original.breaks if shift else self.marks
-        return next((i for i in range(at, stop) if i in marks), stop) if marks else stop
+        """The first place from `at` to `stop` where the original may not go on as it is, else `stop`."""
+        marks, breaks = self.marks, self.original.breaks if shift else ()
+        if not marks and not breaks:
+            return stop
+        return next((i for i in range(at, stop) if i in marks or i in breaks), stop)
 
     def others(self, first: int, shift: int) -> list[Way]:
         """All ways the text may take from `first` on, the original's among them."""
@@ -163,8 +165,8 @@ class Changes:
         if low < 0 or high > len(tokens):
             return
         around, length = tokens[low:high], end - first
-        if not into:
-            into, length = (tokens[end],), length + 1
+        if not into or not length:  # a way has tokens, and leads on
+            into, length = (*into, tokens[end]), length + 1
         habit = Habit(into)
         habit.see(into)
         for place in self.original.places[tokens[low]]:

@@ -15,16 +15,17 @@ from localspec.drafters.align import Gap, Original, Place, best_place
 from localspec.drafters.changes import Changes, Way
 from localspec.engine.types import Proposal
 
-CLOSED = 4
+CLOSED = 6
 """Tokens in a row that agree, after which the text is taken to follow the original again."""
-LEAST_CHANCE = 0.1
+LEAST_CHANCE = 0.2
 """Nothing is guessed where the first guess would be less likely."""
 MOST_TOKENS = 1 << 16
 """Of the original that are followed."""
 RECENT = 3
 """Places where text and original parted that are kept in mind."""
 START = 12
-"""Tokens of agreement that a reply is credited with at its beginning."""
+"""Tokens of agreement that a reply is credited with at its beginning: models write fences reliably, but the
+first lines of a file (imports, a signature) change more often than others."""
 RISKS, LEAST = (0.4, 1.0, 1.0), 0.009
 """That the next token is another one, by what it is (`Original.kinds`): this much over the tokens that
 agreed, but no less than this share of it."""
@@ -55,7 +56,11 @@ class EditDrafter:
     def _reset(self) -> None:
         self._text: list[int] = []  # the reply
         self._line, self._lines = bytearray(), 0  # its last line, and how many came before
-        self._at, self._run, self._shift = 0, START, 0  # the next token of the original, and how we came there
+        self._at, self._run, self._shift = (
+            0,
+            START,
+            0,
+        )  # the next token of the original, and how we came there
         self._way: Way | None = None  # through the original from there, where that is not as it is ...
         self._done = 0  # ... and how far along it
         self._gap, self._gap_text = -1, 0  # where original and text parted, -1 while they agree
@@ -176,7 +181,7 @@ class EditDrafter:
             risks += original.kinds[at:stop]
             at = stop
         del tokens[limit:], risks[limit:]
-        sure = [1.0 - RISKS[kind] * chance for kind, chance in zip(risks, PARTS[place.run:], strict=False)]
+        sure = [1.0 - RISKS[kind] * chance for kind, chance in zip(risks, PARTS[place.run :], strict=False)]
         sure += [1.0 - RISKS[kind] * LEAST for kind in risks[len(sure) :]]
         for i, chance in doubts.items():
             if i < limit:
