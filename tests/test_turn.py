@@ -1,4 +1,4 @@
-"""A turn's two kinds of text, a conversation's figures, and what a line at the prompt asks for."""
+"""A turn's two kinds of text, and a conversation's figures."""
 
 from __future__ import annotations
 
@@ -6,25 +6,22 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tables import AlwaysRight, RandomGuesses, TableModel
 
 from localspec.app import open_target
-from localspec.chat import loop
 from localspec.chat.conversation import Conversation
 from localspec.chat.turn import Answer, run_turn
+from localspec.chat.views import Show
 from localspec.config import Settings
 from localspec.engine.generate import Fixed, Generator
 from localspec.engine.ledger import Ledger
 from localspec.engine.sampling import Sampler
 from localspec.engine.schedule import Scheduler
 from localspec.engine.types import Drafter, Sampling, Source
-from localspec.errors import UsageError
 from localspec.llama.library import CancelFlag
 from localspec.loading import Hear
 from localspec.ui.terminal import Terminal
@@ -84,7 +81,9 @@ def talking(
 ) -> Iterator[Conversation]:
     chosen = Settings(**{"threads": 1, "max_tokens": 40, "seed": 3, "ctx": 512, "temp": 0.0, **changes})
     with open_target(chosen, path, None, cancel=CancelFlag(), hear=Hear()) as loaded:
-        yield Conversation(loaded, terminal, show_drafts)
+        talk = Conversation(loaded, terminal, Show(drafts=show_drafts))
+        yield talk
+        talk.close()
 
 
 def screen(*, out_tty: bool = True) -> tuple[io.StringIO, io.StringIO, Terminal]:
@@ -118,8 +117,8 @@ def test_the_session_counts_all_turns(tiny_path: Path) -> None:
     out, err, terminal = screen()
     with talking(tiny_path, terminal, draft="ngram", draft_len=4) as talk:
         answers = [talk.ask("one two one two"), talk.ask("three")]
-        assert talk.session.tokens == sum(answer.stats.tokens for answer in answers) == 80
-        assert talk.session.accepted == sum(answer.stats.accepted for answer in answers)
+        assert talk.stats.tokens == sum(answer.stats.tokens for answer in answers) == 80
+        assert talk.stats.accepted == sum(answer.stats.accepted for answer in answers)
         written = out.getvalue()
         talk.show_stats()
         assert "Acceptance by position" in err.getvalue()
@@ -142,68 +141,3 @@ def test_a_scheduled_answer_knows_its_gain(tiny_path: Path) -> None:
         )
         talk.summarise(answer)
         assert f"{answer.stats.gain:.2f}x plain" in err.getvalue()
-
-
-# What a line asks for
-
-
-@dataclass
-class Asked:
-    """Stands for a Conversation and remembers what was asked of it."""
-
-    questions: list[str] = field(default_factory=list)
-    shown: int = 0
-    terminal: Any = field(default_factory=lambda: screen()[2])
-    loaded: Any = field(default_factory=lambda: SimpleNamespace(cancel=CancelFlag()))
-
-    def ask(self, question: str, *, stream: bool = True) -> Answer:
-        self.questions.append(question)
-        return cast(Answer, SimpleNamespace(text="", finish_reason="stop"))
-
-    def summarise(self, answer: Answer) -> None: ...
-
-    def show_stats(self) -> None:
-        self.shown += 1
-
-
-def obey(line: str) -> Asked:
-    asked = Asked()
-    loop._obey(cast(Conversation, asked), line)
-    return asked
-
-
-@pytest.mark.parametrize(
-    ("line", "sent"),
-    [
-        ("hi", ["hi"]),
-        ("", []),
-        ("//stats", ["/stats"]),
-        ("// a comment", ["/ a comment"]),
-        ("/etc/hosts: what is it?", ["/etc/hosts: what is it?"]),
-        ("/", ["/"]),
-        ("what is /stats", ["what is /stats"]),
-    ],
-)
-def test_lines_that_are_sent(line: str, sent: list[str]) -> None:
-    asked = obey(line)
-    assert (asked.questions, asked.shown) == (sent, 0)
-
-
-def test_stats_is_no_question() -> None:
-    asked = obey("/stats")
-    assert (asked.questions, asked.shown) == ([], 1)
-
-
-@pytest.mark.parametrize("line", ["/help", "/stat", "/stats now"])
-def test_unknown_commands_are_not_sent(line: str) -> None:
-    with pytest.raises(UsageError, match=f"unknown command {line.split(maxsplit=1)[0]}") as error:
-        obey(line)
-    assert error.value.hint == "// sends a leading slash"
-
-
-def test_the_loop_goes_on_after_an_unknown_command() -> None:
-    asked = Asked()
-    said = asked.terminal.err
-    loop._talk(cast(Conversation, asked), io.StringIO("/help\n\n/stats\n hi \n"))
-    assert "error: unknown command /help; // sends a leading slash" in said.getvalue()
-    assert (asked.questions, asked.shown) == (["hi"], 1)

@@ -7,8 +7,8 @@ user types, sees and chooses is talk.py's.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from localspec.app import Loaded
@@ -34,18 +34,18 @@ class ContextFull(UsageError):
     """The conversation and the question leave no room for an answer. `turns`: there are earlier ones."""
 
     def __init__(self, used: int, total: int, *, turns: bool) -> None:
-        hint = (
-            "/compact shortens the conversation"
-            if turns
-            else f"give --ctx {1 << used.bit_length()}, or less text"
-        )
+        hint = f"give --ctx {1 << used.bit_length()}, or "
+        hint += "shorten the conversation with /compact" if turns else "less text"
         super().__init__(f"the prompt has {used} tokens, the context {total}", hint)
         self.used, self.total, self.turns = used, total, turns
 
 
 @dataclass(slots=True)
 class Conversation:
-    """`session`: where it is kept, if it is. `stats`: the counts of all turns. `last`: the latest answer."""
+    """`session`: where it is kept, if it is. `stats`: the counts of all turns. `last`: the latest answer.
+
+    A session that cannot be written costs no answer: the user hears of it once, and it goes on unkept.
+    """
 
     loaded: Loaded
     terminal: Terminal
@@ -59,20 +59,31 @@ class Conversation:
     _plain_first: float = field(default=0.0, init=False)  # seconds of a plain pass when it was first measured
 
     def __post_init__(self) -> None:
-        loaded = self.loaded
+        loaded, target = self.loaded, self.loaded.target
         if self._scheduler:
             self._plain_first = self._scheduler.costs.known()[1]
-        target = loaded.target
-        self.template = ChatTemplate(
-            target.chat_template, target.vocab, self.terminal.note, thinking=loaded.settings.think
-        )
-        if self.session:
-            self.messages = self.session.messages(target.n_vocab)
-        elif loaded.settings.system and not self.messages:
-            self.messages = [Message("system", loaded.settings.system)]
+        # A grammar holds for all that is emitted: thoughts would have to follow it too.
+        constrained = loaded.generator.sampler.constraint is not None
+        thinks = False if constrained and loaded.settings.think is None else loaded.settings.think
+        self.template = ChatTemplate(target.chat_template, target.vocab, self.terminal.note, thinking=thinks)
 
     def close(self) -> None:
+        """Let go of the session and the template; the model stays loaded."""
         self.template.close()
+        if self.session:
+            self.session.close()
+
+    def use(self, loaded: Loaded) -> None:
+        """Go on with another load. Token ids of another model are forgotten."""
+        if loaded.plan.target.fingerprint != self.loaded.plan.target.fingerprint:
+            self.messages = [replace(message, tokens=None) for message in self.messages]
+        self.template.close()
+        self.loaded, self._used = loaded, None
+        self.__post_init__()
+
+    def begin(self, messages: Sequence[Message]) -> None:
+        """Another conversation, of which so much was said; for those that are not kept."""
+        self.messages, self._used = list(messages), None
 
     @property
     def fit(self) -> Fit:
@@ -84,8 +95,7 @@ class Conversation:
     @property
     def room(self) -> int:
         """Tokens a question may still have."""
-        total = self.loaded.target.n_ctx
-        return max(0, total - total // LEAST_ROOM - self.fit.used)
+        return max(0, self._most - self.fit.used)
 
     def count(self, text: str) -> int:
         """Tokens of a text."""
@@ -98,18 +108,16 @@ class Conversation:
         """
         asked = [*self.messages, Message("user", question)]
         prompt = self.template.encode(asked)
-        total = self.loaded.target.n_ctx
         turns = any(message.role == "assistant" for message in self.messages)
-        if len(prompt) > (total - total // LEAST_ROOM if turns else total):
-            raise ContextFull(len(prompt), total, turns=turns)
-        if self.session:
-            self.session.add(asked[-1])
+        if len(prompt) > (self._most if turns else self.fit.total):
+            raise ContextFull(len(prompt), self.fit.total, turns=turns)
+        self._record(lambda session: session.add(asked[-1]))
         answer = self._generate(prompt, view or self.show.view(self.terminal), max_tokens)
         said = Message("assistant", answer.text, answer.tokens, answer.thinking)
         self.messages, self.last = [*asked, said], answer
         self._used = len(self.loaded.target.tokens)
-        if self.session:
-            self.session.add(said, stopped=answer.finish_reason == "cancelled", seed=self.loaded.seed)
+        stopped, seed = answer.finish_reason == "cancelled", self.loaded.seed
+        self._record(lambda session: session.add(said, stopped=stopped, seed=seed))
         return answer
 
     def undo(self) -> str:
@@ -118,15 +126,13 @@ class Conversation:
         if not places or self.messages[places[-1]] in window.MARKER:
             raise UsageError("there is nothing to take back", "ask something first")
         question = self.messages[places[-1]].content
-        if self.session:
-            self.session.undo()
+        self._record(lambda session: session.undo())
         self.messages, self._used = self.messages[: places[-1]], None
         return question
 
     def clear(self) -> None:
         """Forget what was said; the system message stays."""
-        if self.session:
-            self.session.clear()
+        self._record(lambda session: session.clear())
         self.messages = [message for message in self.messages if message.role == "system"]
         self._used = None
 
@@ -137,8 +143,7 @@ class Conversation:
 
     def set_system(self, text: str) -> None:
         """Another system message from the next turn on, "" for none."""
-        if self.session:
-            self.session.set_system(text)
+        self._record(lambda session: session.set_system(text))
         rest = [message for message in self.messages if message.role != "system"]
         self.messages = [Message("system", text), *rest] if text else rest
         self._used = None
@@ -148,22 +153,18 @@ class Conversation:
 
         Raises UsageError when there are no older turns.
         """
-        total = self.loaded.target.n_ctx
-        request, _ = window.drop_oldest(
-            window.summary_request(self.messages), self._length, total - total // LEAST_ROOM
-        )
+        request, _ = window.drop_oldest(window.summary_request(self.messages), self._length, self._most)
         if not request:
             raise UsageError("there is too little to shorten", "/clear forgets the conversation")
         sampler = self.loaded.generator.sampler
         constraint, sampler.constraint = sampler.constraint, None
         try:
-            answer = self._generate(self.template.encode(request), Muted(self.terminal), total // 4)
+            answer = self._generate(self.template.encode(request), Muted(self.terminal), self.fit.total // 4)
         finally:
             sampler.constraint = constraint
         if answer.finish_reason == "cancelled" or not answer.text.strip():
             return False
-        if self.session:
-            self.session.summarise(answer.text, window.KEPT_TURNS)
+        self._record(lambda session: session.summarise(answer.text, window.KEPT_TURNS))
         self.messages = window.compacted(self.messages, answer.text)
         self._used = None
         return True
@@ -173,9 +174,8 @@ class Conversation:
 
         They stay in the session.
         """
-        total = self.loaded.target.n_ctx
         asked = [*self.messages, Message("user", question)]
-        kept, dropped = window.drop_oldest(asked, self._length, total - total // LEAST_ROOM)
+        kept, dropped = window.drop_oldest(asked, self._length, self._most)
         self.messages, self._used = kept[:-1], None
         return len(dropped)
 
@@ -201,9 +201,11 @@ class Conversation:
             "length": "stopped at --max-tokens",
             "context": f"stopped: the context of {self.loaded.target.n_ctx} tokens is full",
         }
-        why = ends.get(answer.finish_reason)
+        why = [ends[answer.finish_reason]] if answer.finish_reason in ends else []
+        if why and self.loaded.generator.sampler.constraint:
+            why.append("incomplete: the grammar asks for more")
         figures = summary_text(answer.stats, self.loaded.seed, self._why_no_gain(answer))
-        self.terminal.note(figures + (f" · {why}" if why else ""))
+        self.terminal.note(" · ".join([figures, *why]))
 
     def show_stats(self) -> None:
         """The figures of the whole session, on stderr."""
@@ -221,9 +223,26 @@ class Conversation:
         }
 
     @property
+    def _most(self) -> int:
+        """Tokens a prompt may have, so that there is room for an answer."""
+        total = self.loaded.target.n_ctx
+        return total - total // LEAST_ROOM
+
+    @property
     def _scheduler(self) -> Scheduler | None:
         policy = self.loaded.generator.policy
         return policy if isinstance(policy, Scheduler) else None
+
+    def _record(self, change: Callable[[Session], None]) -> None:
+        """Change the session too. Where that fails the conversation goes on without one."""
+        if self.session is None:
+            return
+        try:
+            change(self.session)
+        except LocalspecError as error:
+            self.session.close()
+            self.session = None
+            self.terminal.complain(f"{error.message}: from here on nothing is kept", error.hint)
 
     def _length(self, messages: Sequence[Message]) -> int:
         return len(self.template.encode(messages))

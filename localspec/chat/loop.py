@@ -1,4 +1,7 @@
-"""`localspec chat`: one answer, a batch of them, or a conversation. What is kept, and what is loaded when."""
+"""`localspec chat`: one answer, a batch of them, or a conversation.
+
+Knows what the command line asks for; models and sessions are opening.py's, answers conversation.py's.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from localspec import config
-from localspec.app import Loaded, open_target
-from localspec.chat import attach, batch, resume, session, store
+from localspec.chat import attach, batch
 from localspec.chat.conversation import Conversation
+from localspec.chat.opening import Opener, begun, find_model
 from localspec.chat.prompt import Message
-from localspec.chat.session import Session
 from localspec.chat.views import Events, Muted, Show
 from localspec.config import Settings, is_text
 from localspec.engine.types import Cancelled
 from localspec.errors import ExitStatus, UsageError
 from localspec.llama.grammar import read_grammar
-from localspec.llama.library import LOG, CancelFlag
-from localspec.loading import Hear, budget
 from localspec.models import catalog
-from localspec.obtain import default_model, obtain
-from localspec.policy import draft_model
 from localspec.ui.interrupt import on_interrupt
 from localspec.ui.keys import Keys
 from localspec.ui.terminal import Terminal
@@ -62,228 +60,125 @@ def chat(
     settings: Settings, terminal: Terminal, question: str | None, sent: str | None, options: Options
 ) -> ExitStatus:
     """Answer `question` about `sent` (the text on stdin, if any), or talk until the user leaves."""
-    grammar = read_grammar(_path(options.schema), _path(options.grammar))
-    chatting = _Chat(settings, terminal, options, grammar)
-    if options.batch:
-        return chatting.answer_all(question, sent)
-    _check_text(question, sent)
     asks = question is not None or sent is not None
-    if not asks and (options.as_json or options.as_events):
+    _check(options, question, asks)
+    grammar = read_grammar(_path(options.schema), _path(options.grammar))
+    show = Show(settings.plain, options.show_drafts, settings.think is True)
+    opener = Opener(settings, terminal, show, grammar)
+    if options.batch:
+        return _answer_all(opener, options, sent)
+    _check_text(question, sent)
+    with ExitStack() as stack:
+        keys = stack.enter_context(_keyboard(sent)) if not asks or options.interactive else None
+        stack.enter_context(_leaving_on_signals())
+        keep = keys is not None or terminal.out_tty
+        try:
+            conversation = opener.open(stack, options.session, go_on=options.go_on, keep=keep)
+        except Cancelled:
+            return ExitStatus.INTERRUPTED
+        status = _answer_one(conversation, options, question, sent) if asks else ExitStatus.OK
+        if keys is not None:
+            status = _talk(opener, keys, () if asks else options.files)
+        if options.stats:
+            opener.conversation.show_stats()
+        return status
+
+
+def _answer_one(
+    conversation: Conversation, options: Options, question: str | None, sent: str | None
+) -> ExitStatus:
+    """The answer to the question on the command line, as text or JSON."""
+    terminal, cancel = conversation.terminal, conversation.loaded.cancel
+    view = Events(terminal) if options.as_events else Muted(terminal) if options.as_json else None
+    try:
+        with on_interrupt(cancel.set):
+            answer = conversation.ask(_message(conversation, options.files, question, sent), view)
+    finally:
+        cancel.clear()
+    if isinstance(view, Events):
+        view.event({"type": "end", **conversation.report(answer)})
+    elif options.as_json:
+        terminal.out.write(json.dumps(conversation.report(answer), ensure_ascii=False) + "\n")
+        terminal.out.flush()
+    else:
+        conversation.end_row(answer)
+    conversation.summarise(answer)
+    return ExitStatus.INTERRUPTED if answer.finish_reason == "cancelled" else ExitStatus.OK
+
+
+def _message(conversation: Conversation, files: Sequence[str], question: str | None, sent: str | None) -> str:
+    """Files, then stdin as a block, then the question. What alone comes on stdin is the question itself."""
+    if question is None:
+        named = [file for file in files if file != attach.STDIN]
+        blocks = attach.attach("", named, room=conversation.room, count=conversation.count)
+        return f"{blocks}{sent}"
+    if sent is not None and attach.STDIN not in files:
+        files = (*files, attach.STDIN)
+    return attach.attach(question, files, room=conversation.room, count=conversation.count, sent=sent)
+
+
+def _talk(opener: Opener, keys: IO[str], files: Sequence[str]) -> ExitStatus:
+    """The prompt loop. `files` go with the first message."""
+    from localspec.chat.repl import Prompt
+    from localspec.chat.talk import Talk
+
+    settings = opener.settings
+    prompt = Prompt(
+        opener.terminal,
+        keys,
+        history_path=config.state_folder() / "history" if settings.save else None,
+        toolbar=lambda: talk.toolbar(),  # noqa: PLW0108 -- there is no talk yet
+        models=lambda: sorted(catalog.load()),
+        vi=settings.vi,
+    )
+    single = os.environ.get("TERM") != "dumb"
+    talk = Talk(opener.conversation, prompt, Keys(keys.fileno(), single), opener.reopen, opener.go_on)
+    return talk.run(files)
+
+
+def _answer_all(opener: Opener, options: Options, sent: str | None) -> ExitStatus:
+    """A batch: everything is checked before the model is loaded."""
+    name, settings, terminal = options.batch or "", opener.settings, opener.terminal
+    path = find_model(settings, terminal)
+    about = f"{path} {opener.grammar} {_that_matter(settings)}"
+    work = batch.read_batch(_lines(name, sent), name, about=about, out=_path(options.out))
+    with ExitStack() as stack:
+        try:
+            loaded = stack.enter_context(opener.load(settings, path))
+        except Cancelled:
+            return ExitStatus.INTERRUPTED
+        conversation = Conversation(loaded, terminal, opener.show)
+        stack.callback(conversation.close)
+        first = loaded.seed
+
+        def answer(messages: Sequence[Message], seed: int | None, max_tokens: int | None) -> dict[str, Any]:
+            loaded.reseed(first if seed is None else seed)
+            system = [] if messages[0].role == "system" else begun(settings)
+            conversation.begin([*system, *messages[:-1]])
+            found = conversation.ask(messages[-1].content, Muted(terminal), max_tokens)
+            return conversation.report(found)
+
+        status = batch.run_batch(work, answer, terminal.out)
+        if options.stats:
+            conversation.show_stats()
+        return status
+
+
+def _check(options: Options, question: str | None, asks: bool) -> None:
+    """UsageError where options contradict each other."""
+    if options.batch and question is not None:
+        raise UsageError("--batch takes its prompts from the file", "leave the question away")
+    one_only = {"--file": options.files, "--session": options.session, "--continue": options.go_on}
+    for flag, given in one_only.items():
+        if options.batch and given:
+            raise UsageError(f"{flag} is for one conversation, --batch for many", "leave one of them away")
+    if options.out is not None and not options.batch:
+        raise UsageError("--out is for the answers of --batch", 'localspec chat "question" > FILE')
+    if not asks and not options.batch and (options.as_json or options.as_events):
         flag = "--json" if options.as_json else "--json-stream"
         raise UsageError(
             f"{flag} needs a question", f'for example: localspec chat {flag} "why is the sky blue?"'
         )
-    with ExitStack() as stack:
-        keys = stack.enter_context(_keyboard(sent)) if not asks or options.interactive else None
-        stack.enter_context(_leaving_on_signals())
-        try:
-            conversation = chatting.open(stack, keep=keys is not None or terminal.out_tty)
-        except Cancelled:
-            return ExitStatus.INTERRUPTED
-        status = chatting.answer_one(conversation, question, sent) if asks else ExitStatus.OK
-        if keys is not None:
-            status = chatting.talk(conversation, keys)
-        if options.stats:
-            chatting.conversation.show_stats()
-        return status
-
-
-class _Chat:
-    """One run of the command."""
-
-    def __init__(self, settings: Settings, terminal: Terminal, options: Options, grammar: str | None) -> None:
-        self.settings, self.terminal, self.options, self.grammar = settings, terminal, options, grammar
-        self.cancel = CancelFlag()
-        self.show = Show(settings.plain, options.show_drafts, settings.think is True)
-        self.conversation: Conversation
-        self._asked = False  # whether --file went with a question
-
-    def open(self, stack: ExitStack, *, keep: bool) -> Conversation:
-        """Load the model and the session. `keep`: what is said is kept, unless the user wants otherwise."""
-        kept = self._find_session(stack)
-        loaded = self.load(self.settings)
-        if kept is None and (keep or self.options.session) and self.settings.save:
-            kept = session.new(*_model_of(loaded), self.settings.system or "", self.options.session)
-        elif kept:
-            kept.use(*_model_of(loaded))
-            if kept.transcript.said and (why := resume.take_over(kept.name, loaded)):
-                self.terminal.detail(f"the conversation is read again: {why}")
-        self.conversation = Conversation(loaded, self.terminal, self.show, kept)
-        stack.callback(self._close)
-        return self.conversation
-
-    def load(self, settings: Settings, path: Path | None = None) -> Loaded:
-        """The model `settings` name and what guesses for it; `path`: its file, if it is known."""
-        terminal = self.terminal
-        LOG.echo = terminal.verbosity >= 2
-        named = draft_model(settings.draft)
-        path = path or find_model(settings, terminal)
-        draft = obtain(named, terminal) if named else None
-        hear = Hear(note=terminal.note, detail=terminal.detail, progress=terminal.progress)
-        with on_interrupt(self.cancel.set):
-            loaded = open_target(settings, path, draft, cancel=self.cancel, hear=hear, grammar=self.grammar)
-        terminal.progress("")
-        target = loaded.target
-        terminal.detail(
-            f"{target.path}: context {target.n_ctx} of {target.n_ctx_train} tokens, "
-            f"{target.options.threads} threads, "
-            f"{target.options.kv_type} KV cache, flash attention {target.options.flash_attn}, "
-            f"guesses from {', '.join(loaded.guessers.sources) or 'nothing'}"
-        )
-        return loaded
-
-    def answer_one(self, conversation: Conversation, question: str | None, sent: str | None) -> ExitStatus:
-        """The answer to the question on the command line, as text or JSON."""
-        options, terminal, self._asked = self.options, self.terminal, True
-        view = Events(terminal) if options.as_events else Muted(terminal) if options.as_json else None
-        try:
-            with on_interrupt(self.cancel.set):
-                answer = conversation.ask(self._message(conversation, question, sent), view)
-        finally:
-            self.cancel.clear()
-        if isinstance(view, Events):
-            view.event({"type": "end", **conversation.report(answer)})
-        elif options.as_json:
-            terminal.out.write(json.dumps(conversation.report(answer), ensure_ascii=False) + "\n")
-            terminal.out.flush()
-        else:
-            conversation.end_row(answer)
-        conversation.summarise(answer)
-        return ExitStatus.INTERRUPTED if answer.finish_reason == "cancelled" else ExitStatus.OK
-
-    def talk(self, conversation: Conversation, keys: IO[str]) -> ExitStatus:
-        """The prompt loop."""
-        from localspec.chat.repl import Prompt
-        from localspec.chat.talk import Talk
-
-        prompt = Prompt(
-            self.terminal,
-            keys,
-            history_path=config.state_folder() / "history" if self.settings.save else None,
-            toolbar=lambda: talk.toolbar(),  # noqa: PLW0108 -- there is no talk yet
-            models=lambda: sorted(catalog.load()),
-            vi=self.settings.vi,
-        )
-        single = os.environ.get("TERM") != "dumb"
-        talk = Talk(conversation, prompt, Keys(keys.fileno(), single), self._reopen, self._go_on)
-        return talk.run(self.options.files if not self._asked else ())
-
-    def answer_all(self, question: str | None, sent: str | None) -> ExitStatus:
-        """A batch: everything is checked before the model is loaded."""
-        options, name = self.options, self.options.batch or ""
-        if question is not None:
-            raise UsageError("--batch takes its prompts from the file", "leave the question away")
-        path = find_model(self.settings, self.terminal)
-        about = f"{path} {self.grammar} {_that_matter(self.settings)}"
-        work = batch.read_batch(_lines(name, sent), name, about=about, out=_path(options.out))
-        with ExitStack() as stack:
-            try:
-                loaded = stack.enter_context(self.load(self.settings, path))
-            except Cancelled:
-                return ExitStatus.INTERRUPTED
-            first = loaded.seed
-
-            def answer(
-                messages: Sequence[Message], seed: int | None, max_tokens: int | None
-            ) -> dict[str, Any]:
-                loaded.reseed(first if seed is None else seed)
-                conversation = Conversation(loaded, self.terminal, self.show, None, list(messages[:-1]))
-                try:
-                    found = conversation.ask(messages[-1].content, Muted(self.terminal), max_tokens)
-                    return conversation.report(found)
-                finally:
-                    conversation.close()
-
-            return batch.run_batch(work, answer, self.terminal.out)
-
-    def _find_session(self, stack: ExitStack) -> Session | None:
-        """The one to go on with."""
-        name = self.options.session
-        if self.options.go_on and not name:
-            return stack.enter_context(session.load())
-        known = name is not None and store.path_of(name).exists()
-        return stack.enter_context(session.load(name)) if known else None
-
-    def _message(self, conversation: Conversation, question: str | None, sent: str | None) -> str:
-        """Files, then stdin as a block, then the question."""
-        files = self.options.files
-        if sent is not None and question is not None and attach.STDIN not in files:
-            files = (*files, attach.STDIN)
-        if question is None:
-            question, sent = sent or "", None
-            if files:
-                blocks = attach.attach("", files, room=conversation.room, count=conversation.count)
-                return f"{blocks}{question}"
-            return question
-        return attach.attach(question, files, room=conversation.room, count=conversation.count, sent=sent)
-
-    def _reopen(self, conversation: Conversation, settings: Settings) -> Conversation:
-        """Another model or other guessers; if that cannot be had, all is as before."""
-        before, was_at = conversation.loaded.settings, conversation.loaded.target.path
-        settings = replace(settings, seed=conversation.loaded.seed)
-        path = was_at if settings.model == before.model else find_model(settings, self.terminal)
-        conversation.loaded.close()
-        try:
-            loaded = self.load(settings, path)
-        except BaseException:
-            self._take(conversation, self.load(before, was_at))
-            raise
-        return self._take(conversation, loaded)
-
-    def _take(self, conversation: Conversation, loaded: Loaded) -> Conversation:
-        """The same conversation with another load."""
-        messages = conversation.messages
-        if conversation.session:
-            conversation.session.use(*_model_of(loaded))
-        elif loaded.plan.target.fingerprint != conversation.loaded.plan.target.fingerprint:
-            messages = [replace(message, tokens=None) for message in messages]
-        conversation.close()
-        found = Conversation(loaded, self.terminal, conversation.show, conversation.session, messages)
-        found.stats, self.conversation = conversation.stats, found
-        return found
-
-    def _go_on(self, conversation: Conversation, name: str) -> Conversation:
-        """Another session, with the model that is loaded."""
-        found = session.load(name)
-        loaded = conversation.loaded
-        _keep(conversation)
-        if conversation.session:
-            conversation.session.close()
-        conversation.close()
-        found.use(*_model_of(loaded))
-        resume.take_over(name, loaded)
-        self.conversation = Conversation(loaded, self.terminal, conversation.show, found)
-        return self.conversation
-
-    def _close(self) -> None:
-        conversation = self.conversation
-        try:
-            _keep(conversation)
-        finally:
-            if conversation.session:
-                conversation.session.close()
-            conversation.close()
-            conversation.loaded.close()
-
-
-def find_model(settings: Settings, terminal: Terminal) -> Path:
-    """The file of the model to load: the one named, fetched if need be, or the best one here."""
-    return obtain(settings.model, terminal) if settings.model else default_model(terminal, *budget())
-
-
-def _keep(conversation: Conversation) -> None:
-    """Keep the caches of a session that has begun."""
-    kept = conversation.session
-    if kept and kept.transcript.said:
-        conversation.terminal.progress("keeping the conversation ...")
-        if why := resume.keep(kept.name, conversation.loaded):
-            conversation.terminal.detail(f"its cache is not kept: {why}")
-        conversation.terminal.progress("")
-
-
-def _model_of(loaded: Loaded) -> tuple[str, str]:
-    """Name and fingerprint, as sessions keep them."""
-    return str(loaded.target.path), loaded.plan.target.fingerprint
 
 
 def _check_text(question: str | None, sent: str | None) -> None:
