@@ -15,8 +15,9 @@ from localspec.drafters.align import Gap, Original, Place, best_place
 from localspec.drafters.changes import Changes, Way
 from localspec.engine.types import Proposal
 
-CLOSED = 6
-"""Tokens in a row that agree, after which the text is taken to follow the original again."""
+CLOSED, SOON, SURE = 6, 4, 0.6
+"""Tokens in a row that agree, after which the text is taken to follow the original again; or fewer, of those
+since they parted, with this chance."""
 LEAST_CHANCE = 0.2
 """Nothing is guessed where the first guess would be less likely."""
 MOST_TOKENS = 1 << 16
@@ -99,7 +100,7 @@ class EditDrafter:
             self._way, self._done = None, 0
         if self._gap >= 0:
             self._found = best_place(self._original, self._text, self._gap_now())
-            if self._found and self._found.run >= CLOSED:
+            if self._found and self._is_closed(self._found):
                 self._close(self._found)
 
     def _follows(self, token: int) -> bool:
@@ -148,6 +149,10 @@ class EditDrafter:
         indent = len(self._line) - len(content) if content else None
         others = tuple(reversed(self._parted))
         return Gap(self._gap, len(self._text) - self._gap_text, others, self._lines - self._gap_lines, indent)
+
+    def _is_closed(self, place: Place) -> bool:
+        fresh = min(place.run, len(self._text) - self._gap_text)
+        return place.run >= CLOSED or (fresh >= SOON and place.chance >= SURE)
 
     def _close(self, place: Place) -> None:
         """Follow the original again, at `place`."""
