@@ -157,7 +157,7 @@ def test_the_patch_makes_of_the_file_what_the_edit_makes_of_it(raw: bytes, encod
     where = terminal()
     edit(Options(("a.py",), reply="reply", diff=True, encoding=encoding), NOWHERE, where)
     assert isinstance(where.out, io.TextIOWrapper)
-    patch = where.out.buffer.getvalue()  # type: ignore[attr-defined]
+    patch = where.out.buffer.getvalue()
     run(reply="reply", yes=True, encoding=encoding)
     wanted = Path("a.py").read_bytes()
     Path("a.py").write_bytes(raw)

@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -122,9 +123,10 @@ def test_the_command_refuses_or_writes_the_named_file(case: dict[str, str], home
         before = tree(home)
         out, err = io.StringIO(), io.StringIO()
         where = Terminal(out, err, True, False, False)
-        for flags in ({"diff": True}, {"yes": True}):
+        wanted = Options((case["name"],), reply=str(answer))
+        for options in (replace(wanted, diff=True), replace(wanted, yes=True)):
             with suppress(LocalspecError):
-                edit(Options((case["name"],), reply=str(answer), **flags), Settings(), where)
+                edit(options, Settings(), where)
         assert changes(before, tree(home)) <= {str(Path(case["name"]).absolute().relative_to(home))}
         for shown in (out.getvalue(), err.getvalue()):
             assert is_harmless(shown), repr(shown)

@@ -80,7 +80,7 @@ def _one(run: _Run, name: str, author: flow.Author) -> None:
         )  # anew: an edit of the file before may have been of this one
         _say_dirty(run, task.file)
         outcome = flow.run(task, author, _decide(run), _write(run), run.terminal.note)
-        result |= _as_dict(outcome, author)
+        result |= _as_dict(outcome, author) if run.options.as_json else {}
         _conclude(run, outcome, result)
     except LocalspecError as error:
         run.terminal.complain(error.message, error.hint)

@@ -6,6 +6,7 @@ written comes with the task, never from an answer, and what is written is what w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -78,11 +79,12 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The text that is proposed for the file of a task, to the character."""
+    """The text that is proposed for the file of a task, to the character, and what speaks against it."""
 
     task: Task
     after: str
     rewritten: tuple[Rewritten, ...]
+    suspicions: tuple[Concern, ...] = ()
 
     @property
     def before(self) -> str:
@@ -90,8 +92,18 @@ class Proposal:
 
     def concerns(self, text: str) -> tuple[Concern, ...]:
         """What speaks against `text`: all of the proposal, some of it, or what a person made of it."""
+        return self.suspicions if text == self.after else self._examined(text)
+
+    def examined(self) -> Proposal:
+        """The same with its suspicions."""
+        found = self._examined(self.after)
+        known = {concern.kind for concern in found}
+        more = self._concerns_of_parts() if len(self.rewritten) > 1 else ()
+        return replace(self, suspicions=(*found, *(concern for concern in more if concern.kind not in known)))
+
+    def _examined(self, text: str) -> tuple[Concern, ...]:
         before, after, around = self._compared(lf(text))
-        found = guards.examine(
+        return guards.examine(
             before,
             after,
             name=self.task.file.name,
@@ -100,9 +112,6 @@ class Proposal:
             instruction=self.task.instruction,
             around=around,
         )
-        known = {concern.kind for concern in found}
-        more = self._concerns_of_parts() if text == self.after and len(self.rewritten) > 1 else ()
-        return (*found, *(concern for concern in more if concern.kind not in known))
 
     @property
     def _notes(self) -> Notes:
@@ -143,20 +152,10 @@ class Outcome:
     file: TextFile
     status: Status
     after: str
+    lines_added: int = 0
+    lines_removed: int = 0
     concerns: tuple[Concern, ...] = ()
     undo: str = ""
-
-    @property
-    def lines_added(self) -> int:
-        return self._count("+")
-
-    @property
-    def lines_removed(self) -> int:
-        return self._count("-")
-
-    def _count(self, wanted: str) -> int:
-        found = hunks(self.file.text, self.after, 0)
-        return sum(sign == wanted for hunk in found for sign, _ in hunk.lines)
 
 
 Decide = Callable[[Proposal], Decision]
@@ -178,13 +177,19 @@ def run(task: Task, author: Author, decide: Decide, write: Write, note: Callable
             task = replace(task, instruction=instruction + again)
             continue
         if not isinstance(decision, Accepted):
-            return Outcome(task.file, "declined", proposal.after, proposal.concerns(proposal.after))
+            return _outcome(proposal, "declined", proposal.after)
         raw = files.encode(task.file, decision.text)
         if raw == task.file.raw:
             return Outcome(task.file, "unchanged", decision.text)
-        concerns = proposal.concerns(decision.text)
+        outcome = _outcome(proposal, "written", decision.text)
         entry = write(task.file, raw)
-        return Outcome(task.file, "written", decision.text, concerns, entry.id if entry else "")
+        return replace(outcome, undo=entry.id) if entry else outcome
+
+
+def _outcome(proposal: Proposal, status: Status, text: str) -> Outcome:
+    found = hunks(proposal.before, text, 0)
+    signs = Counter(sign for hunk in found for sign, _ in hunk.lines)
+    return Outcome(proposal.task.file, status, text, signs["+"], signs["-"], proposal.concerns(text))
 
 
 def propose(task: Task, author: Author, note: Callable[[str], None]) -> Proposal:
@@ -202,7 +207,7 @@ def propose(task: Task, author: Author, note: Callable[[str], None]) -> Proposal
     wanted = final_newline(task.instruction) if reaches_end else None
     after = restore(task.file.text, new, wanted)
     files.encode(task.file, after)  # refused now, not when it was looked at
-    return Proposal(task, after, rewritten)
+    return Proposal(task, after, rewritten).examined()
 
 
 def _rewritten(task: Task, part: Part, author: Author, note: Callable[[str], None]) -> Rewritten:
