@@ -43,7 +43,7 @@ COMMANDS = (
     Entry("retry", "", "answer the last question again"),
     Entry("system", "[TEXT]", "show or replace the system message"),
     Entry("file", "FILE [QUESTION]", "give the model a file to read"),
-    Entry("edit", "FILE CHANGE", "let the model change a file; shows the difference before it writes"),
+    Entry("edit", "FILE CHANGE", "change a file; shows the difference before it writes"),
     Entry("model", "[NAME]", "show or change the model"),
     Entry("draft", "[NAME]", "show or change who guesses: auto, none or a model"),
     Entry("stats", "", "show what guessing brought in this session"),
@@ -111,8 +111,11 @@ def help_text() -> str:
     heads = [" ".join(filter(None, (f"/{entry.name}", entry.argument))) for entry in COMMANDS]
     width = max(map(len, heads))
     lines = [f"{head:{width}}  {_help(entry)}" for head, entry in zip(heads, COMMANDS, strict=True)]
-    ways = f"Alt-Enter or a backslash at the end begins a new line, {BLOCK} a block up to the next {BLOCK};"
-    return "\n".join([*lines, "", ways, "// sends a leading slash, @FILE names a file to read."]) + "\n"
+    ways = (
+        "Alt-Enter or a backslash at the end begins a new line,",
+        f"{BLOCK} a block up to the next {BLOCK}; // sends a leading slash, @FILE names a file to read.",
+    )
+    return "\n".join([*lines, "", *ways]) + "\n"
 
 
 def _help(entry: Entry) -> str:

@@ -31,7 +31,7 @@ LEAST_ROOM = 8
 
 
 class ContextFull(UsageError):
-    """The conversation and the question leave no room for an answer. `turns`: there are earlier ones."""
+    """The conversation and the question leave no room for an answer. `turns`: earlier ones are in its way."""
 
     def __init__(self, used: int, total: int, *, turns: bool) -> None:
         hint = f"give --ctx {1 << used.bit_length()}, or "
@@ -110,7 +110,7 @@ class Conversation:
         prompt = self.template.encode(asked)
         turns = any(message.role == "assistant" for message in self.messages)
         if len(prompt) > (self._most if turns else self.fit.total):
-            raise ContextFull(len(prompt), self.fit.total, turns=turns)
+            raise ContextFull(len(prompt), self.fit.total, turns=turns and self._fits_alone(asked[-1]))
         self._record(lambda session: session.add(asked[-1]))
         answer = self._generate(prompt, view or self.show.view(self.terminal), max_tokens)
         said = Message("assistant", answer.text, answer.tokens, answer.thinking)
@@ -243,6 +243,11 @@ class Conversation:
             self.session.close()
             self.session = None
             self.terminal.complain(f"{error.message}: from here on nothing is kept", error.hint)
+
+    def _fits_alone(self, question: Message) -> bool:
+        """Whether there is room for `question` when all that was said is left out."""
+        system = [message for message in self.messages if message.role == "system"]
+        return self._length([*system, *window.MARKER, question]) <= self._most
 
     def _length(self, messages: Sequence[Message]) -> int:
         return len(self.template.encode(messages))

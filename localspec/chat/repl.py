@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TextIO, cast
 
@@ -32,6 +33,7 @@ from prompt_toolkit.utils import get_cwidth
 from localspec.chat import history
 from localspec.chat.commands import is_open
 from localspec.chat.complete import complete, list_folder
+from localspec.ui.keys import hushed
 from localspec.ui.terminal import Terminal, sanitise
 
 FIRST, FURTHER = "> ", ". "
@@ -81,6 +83,25 @@ class Prompt:
             return self._session.prompt(FIRST)
         except EOFError:
             return None
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """While the program works: what is typed does not show, and comes to the next prompt as it was typed.
+
+        A paste too, so that it does not send either.
+        """
+        if self._session is None:
+            yield
+            return
+        output = self._session.output
+        output.enable_bracketed_paste()
+        output.flush()
+        try:
+            with hushed(self._keys.fileno()):
+                yield
+        finally:
+            output.disable_bracketed_paste()
+            output.flush()
 
     def _begin(
         self, term: str, color: bool, past: History, models: Callable[[], Iterable[str]], vi: bool

@@ -19,11 +19,12 @@ from localspec.chat.turn import Answer
 from localspec.config import Settings
 from localspec.errors import ExitStatus, LocalspecError, UsageError
 from localspec.ui.interrupt import on_interrupt
-from localspec.ui.keys import Keys
+from localspec.ui.keys import ENTER, Keys
 from localspec.ui.terminal import Terminal
 
 Edit = Callable[[str, str], None]
 """Lets the model change a file: (path, what is to change)."""
+ROOM = "[c]ompact into a summary, [d]rop the oldest turns, [l]arger context, [n]ot now"
 OPENING = "/help lists commands, Ctrl-C stops an answer, Ctrl-D leaves"
 
 
@@ -47,6 +48,7 @@ class Talk:
         self._reopen, self._go_on, self._edit = reopen, go_on, edit
         self._files: list[str] = []  # to go with the next message
         self._warned = False
+        self._bar = ""
 
     @property
     def terminal(self) -> Terminal:
@@ -57,7 +59,7 @@ class Talk:
         self.terminal.note(OPENING)
         self._files = list(files)
         self._offer_unanswered()
-        while (typed := self._prompt.read()) is not None:
+        while (typed := self._read()) is not None:
             try:
                 if self._obey(typed):
                     break
@@ -69,15 +71,15 @@ class Talk:
         return ExitStatus.OK
 
     def answer(self, question: str) -> Answer | None:
-        """Ask the model; where the context is full, ask the user what is to go. None: nothing was asked."""
+        """Ask the model; where the context is full, ask the user what is to go. None: it was not asked."""
         conversation = self.conversation
         try:
-            with on_interrupt(conversation.loaded.cancel.set):
+            with self._prompt.busy(), on_interrupt(conversation.loaded.cancel.set):
                 answer = conversation.ask(question)
         except ContextFull as error:
-            if not error.turns or not self._make_room(error, question):
+            if not error.turns:
                 raise
-            return self.answer(question)
+            return self.answer(question) if self._make_room(error, question) else None
         finally:
             conversation.loaded.cancel.clear()
         conversation.end_row(answer)
@@ -87,6 +89,13 @@ class Talk:
 
     def toolbar(self) -> str:
         """Model, context, and what the last answer came to: the row below the prompt."""
+        return self._bar
+
+    def _read(self) -> str | None:
+        self._bar = self._figures()  # not while the prompt is drawn: counting tokens may have to warn
+        return self._prompt.read()
+
+    def _figures(self) -> str:
         conversation, loaded = self.conversation, self.conversation.loaded
         fit = conversation.fit
         parts = [loaded.target.path.stem, f"ctx {_short(fit.used)}/{_short(fit.total)}"]
@@ -129,8 +138,8 @@ class Talk:
 
     def _ask(self, question: str) -> None:
         """A message with its files, which wait for the next one if this could not be asked."""
-        self.answer(self._attached(question, self._files))
-        self._files = []
+        if self.answer(self._attached(question, self._files)):
+            self._files = []
 
     def _attached(self, question: str, files: Sequence[str]) -> str:
         conversation = self.conversation
@@ -202,7 +211,7 @@ class Talk:
         conversation, before = self.conversation, self.conversation.fit.used
         self.terminal.progress("summarising ...")
         try:
-            with on_interrupt(conversation.loaded.cancel.set):
+            with self._prompt.busy(), on_interrupt(conversation.loaded.cancel.set):
                 done = conversation.compact()
         finally:
             conversation.loaded.cancel.clear()
@@ -244,22 +253,37 @@ class Talk:
         self.terminal.note("thoughts are shown" if shown else "thoughts are folded")
 
     def _make_room(self, full: ContextFull, question: str) -> bool:
-        """Ask what is to go, and let it go; False: the question is not asked."""
+        """Ask what is to go, and let it go; False: the question is not to be asked now."""
         self.terminal.complain(full.message)
-        self.terminal.say("[c]ompact into a summary, [d]rop the oldest turns, [l]arger context, [n]ot now? ")
+        while (key := self._choose(f"{ROOM}? ", "cdln")) != "n":
+            try:
+                if key == "c":
+                    self._compact("")
+                elif key == "d":
+                    self.terminal.note(f"{self.conversation.drop_oldest(question)} messages left out")
+                else:
+                    self._enlarge(full.used)
+            except LocalspecError as error:
+                self.terminal.complain(error.message, error.hint)
+            else:
+                return True
+        self.terminal.note("not asked; the Up key brings it back")
+        return False
+
+    def _choose(self, question: str, keys: str) -> str:
+        """One of `keys`, the last of them at Enter, Ctrl-D or the end."""
         self._keys.forget()
-        key = self._keys.key() or "n"
-        self.terminal.say(f"{key.strip()}\n")
-        if key == "c":
-            self._compact("")
-        elif key == "d":
-            self.terminal.note(f"{self.conversation.drop_oldest(question)} messages left out")
-        elif key == "l":
-            loaded = self.conversation.loaded
-            self._open_with(replace(loaded.settings, ctx=_larger(full.used, loaded.target.n_ctx_train)))
-        else:
-            return False
-        return True
+        self.terminal.say(question)
+        found = ""
+        while not found or found not in keys:
+            pressed = self._keys.key()
+            found = keys[-1] if pressed is None or pressed == ENTER else pressed.lower()
+        self.terminal.say(f"{found}\n" if self._keys.single else "")
+        return found
+
+    def _enlarge(self, used: int) -> None:
+        loaded = self.conversation.loaded
+        self._open_with(replace(loaded.settings, ctx=_larger(used, loaded.target.n_ctx_train)))
 
     def _warn_if_full(self, answer: Answer) -> None:
         fit = self.conversation.fit

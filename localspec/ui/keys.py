@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import IO, Any
@@ -24,6 +24,7 @@ _REST = 0.05
 """Seconds that the bytes of one key may be apart."""
 _LOOK = 0.25
 """Seconds after which a signal is seen at the latest."""
+_IFLAG, _LFLAG = 0, 3  # in what tcgetattr returns
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,11 @@ if sys.platform == "win32":
         key = msvcrt.getwch()
         return key + msvcrt.getwch() if key in "\0\xe0" else key  # a function key comes as two
 
+    @contextmanager
+    def hushed(_: int) -> Iterator[None]:
+        """Keys that nobody reads do not show there anyway."""
+        yield
+
 else:
 
     def _pressed(fd: int) -> str:
@@ -130,15 +136,37 @@ else:
         return len(raw) >= needed
 
     @contextmanager
+    def hushed(fd: int) -> Iterator[None]:
+        """What is typed on the terminal `fd` is not echoed, and kept as it came for whoever reads next."""
+        import termios
+
+        def quiet() -> None:
+            now = termios.tcgetattr(fd)
+            now[_IFLAG] &= ~termios.ICRNL
+            now[_LFLAG] &= ~(termios.ECHO | termios.ICANON)
+            termios.tcsetattr(fd, termios.TCSANOW, now)
+
+        with _changed(fd, quiet):
+            yield
+
+    @contextmanager
     def _unbuffered(fd: int) -> Iterator[None]:
         """Each key counts at once and is not echoed; afterwards all is as before."""
         import termios
         import tty
 
+        with _changed(fd, lambda: tty.setcbreak(fd, termios.TCSANOW)):
+            yield
+
+    @contextmanager
+    def _changed(fd: int, change: Callable[[], object]) -> Iterator[None]:
+        """`change` the terminal's settings, again behind a Ctrl-Z; afterwards all is as before."""
+        import termios
+
         before = termios.tcgetattr(fd)
 
         def enter(*_: object) -> None:
-            tty.setcbreak(fd, termios.TCSANOW)
+            change()
 
         def leave(number: int, _: FrameType | None) -> None:
             raise SystemExit(128 + number)  # on its way out it restores all there is to restore
@@ -148,7 +176,8 @@ else:
                 enter()
                 yield
             finally:
-                termios.tcsetattr(fd, termios.TCSANOW, before)
+                with suppress(termios.error):  # the terminal has gone
+                    termios.tcsetattr(fd, termios.TCSANOW, before)
 
     @contextmanager
     def _handling(
