@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.bench.replay import VirtualClock
-from localspec.drafters import EditDrafter, NgramDrafter
+from localspec.drafters import EditDrafter, NgramDrafter, align
 from localspec.drafters.align import Original, replaced_words, shifted
 from localspec.drafters.changes import Habit
 from localspec.engine.cost import PassCosts
@@ -208,6 +208,13 @@ def test_a_replaced_word_is_replaced_wherever_it_stands_in_its_token() -> None:
     assert text.says("fresh = 1\nuse(").startswith("fresh)\nself.fresh += fresh\nolder_name = 2\n")
 
 
+def test_related_words_are_replaced_in_their_own_case() -> None:
+    before = "load(cart)\nshow()\nnew Cart(1)\nCART_SIZE = 2\nsaveCart(carts)\nscart = 3\n"
+    after = before.replace("cart", "basket").replace("Cart", "Basket").replace("CART", "BASKET")
+    said = Rewriting(before, after).says("load(basket)\nshow()\nnew")
+    assert said.startswith(" Basket(1)\nBASKET_SIZE = 2\nsaveBasket(baskets)\n")
+
+
 def test_words_that_are_kept_are_no_longer_replaced() -> None:
     before = "a(one)\nb(one)\nc(one)\nd(one)\ne(one)\nf(one)\n"
     text = Rewriting(before, before.replace("one", "two", 1))
@@ -243,11 +250,15 @@ def test_following_an_unchanged_file_never_asks_the_tokenizer() -> None:
 
 
 def test_a_token_that_is_everywhere_is_not_looked_up_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    from localspec.drafters import align
-
     looked: list[int] = []
     real = align.candidates
-    monkeypatch.setattr(align, "candidates", lambda *args: looked.append(len(found := real(*args))) or found)
+
+    def counted(original: Original, text: Sequence[int], gap: align.Gap) -> dict[int, int]:
+        found = real(original, text, gap)
+        looked.append(len(found))
+        return found
+
+    monkeypatch.setattr(align, "candidates", counted)
     before = "x y\n" * 2000
     text = Rewriting(before, "x y\n" * 900 + "z z\n" + "x y\n" * 900)
     for place in range(3590, 3640):

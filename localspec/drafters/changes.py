@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
 from localspec.drafters.align import Original, Segment, renamed, replaced_words, shifted
+from localspec.engine.generate import common_prefix
 
 LONGEST_CHANGE = 64
 """Tokens of a change that is remembered, on either side."""
@@ -19,6 +20,9 @@ FADE = 0.6
 """What earlier occurrences count, for each later one."""
 DOUBT = 0.5
 """Occurrences that no count is worth."""
+RELATED, LEAST_PART = 0.6, 3
+"""Occurrences that a word is credited with when another one was replaced of which it holds what was replaced;
+and how many bytes that must have."""
 APPLIED = 0.5
 """What was changed before is changed in the guesses too from this chance on."""
 
@@ -154,9 +158,26 @@ class Changes:
         after = b"".join(map(self.piece, text[start - (first - low) : stop + high - end]))
         pairs = replaced_words(before, after)
         for old, new in pairs:
+            if old not in self.words or self.words[old].into != new:
+                self._expect_related(old, new)
             self.words.setdefault(old, Habit(new)).see(new)
             self.marks.update(original.with_word.get(old, ()))
         return bool(pairs)
+
+    def _expect_related(self, old: bytes, new: bytes) -> None:
+        """Words that hold the replaced part of `old`, in whatever case, will perhaps change like it."""
+        same = common_prefix(old, new)
+        old, new = old[same:], new[same:]
+        end = common_prefix(old[::-1], new[::-1])
+        old, new = old[: len(old) - end], new[: len(new) - end]
+        if min(len(old), len(new)) < LEAST_PART:
+            return
+        for form in (bytes.lower, bytes.upper, bytes.capitalize):
+            part, into = form(old), form(new)
+            for word in self.original.with_word:
+                if word not in self.words and part in word:
+                    self.words[word] = Habit(word.replace(part, into), RELATED)
+                    self.marks.update(self.original.with_word[word])
 
     def _learn_change(self, first: int, end: int, into: tuple[int, ...]) -> None:
         """Remember a change for all later places with the same tokens around."""
