@@ -73,7 +73,7 @@ class Guessers:
 
     `names`: the sources, none if nothing may guess; `widths`: those that passes may have. `follower`: where a
     file is rewritten, the source that follows it. The draft model is loaded when it is first asked for, and
-    once; `on_draft` hears of it.
+    once; `on_draft` hears of it, and may give it a cache that holds `draft_tokens`.
     """
 
     names: Sequence[str]
@@ -88,6 +88,7 @@ class Guessers:
     _stack: ExitStack
     follower: EditDrafter | None = None
     on_draft: Callable[[LlamaModel], None] = field(default=lambda _: None, init=False)
+    draft_tokens: Sequence[int] = field(default=(), init=False)
     _draft: LlamaModel | None = field(default=None, init=False)
 
     @property
@@ -166,7 +167,12 @@ class Guessers:
         )
         seconds = self.seconds_load * draft.facts.bytes_file / max(1, target.bytes_file)
         return DraftModel(
-            draft.facts.fingerprint[:16], lambda: self.drafter(settings, sampler, dice), seconds, share, right
+            draft.facts.fingerprint[:16],
+            lambda: self.drafter(settings, sampler, dice),
+            seconds,
+            share,
+            right,
+            lambda: self.draft_tokens,
         )
 
     def drafter(self, settings: Settings, sampler: Sampler, dice: RandomDice) -> ModelDrafter:

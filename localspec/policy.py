@@ -25,13 +25,15 @@ FENCE = b"```"
 @dataclass(frozen=True, slots=True)
 class DraftModel:
     """A draft model that may be loaded. `name`: what its counts are kept under; `share`: what a token of it
-    reads of what one of the target reads; `right`: how often it is expected to guess right."""
+    reads of what one of the target reads; `right`: how often it is expected to guess right; `kept`: the
+    tokens that its cache will hold once it is loaded."""
 
     name: str
     load: Callable[[], ModelDrafter]
     seconds_to_load: float
     share: float
     right: float
+    kept: Callable[[], Sequence[int]] = tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def scheduler(
         plain = known[1]
         guess = draft.share * plain
         read = guess * min(1.0, known.get(2, 2 * plain) / plain - 1)
-        lazy = LazyDrafter("draft", draft.load, draft.seconds_to_load, on_failure)
+        lazy = LazyDrafter("draft", draft.load, draft.seconds_to_load, on_failure, draft.kept)
         saved = {kind: learned.counts.get(count_key(settings, draft.name, kind), ()) for kind in TABLES}
         costly.append(Costly(lazy, DraftCost(guess, max(0.0, read)), tables(saved), draft.right))
     drawn = settings.accept == "rejection" and settings.temp > 0

@@ -51,7 +51,8 @@ class Tokenizer(Protocol):
 class ChatTemplate:
     """Renders conversations for one model. `warn` hears once why a template was replaced, and by which.
 
-    `thinking`: whether the model is to think before it answers, for templates that ask; None: as they like.
+    `thinking`: whether the model is to think before it answers; None: as the template likes. Where it is not
+    to, and the template opens thinking all the same, the prompt closes it at once.
     `variables`: others that the template may ask for. To be closed.
     """
 
@@ -67,6 +68,7 @@ class ChatTemplate:
         self._vocab = vocab
         self._warn = warn
         self._mark = secrets.token_hex(16)  # no text can contain it but by this class's doing
+        self._thinking = thinking
         self._tail = ""  # of the prompt that was rendered last
         self._tags = tags_of(source, self._knows)
         self._field = _thinking_field(source or "", (*self._tags.opens, *self._tags.closes))
@@ -100,7 +102,7 @@ class ChatTemplate:
 
     def thinking(self) -> Thinking:
         """What splits the answer to the prompt that was encoded last."""
-        return Thinking(self._tags, opened=self._opened)
+        return Thinking(self._tags, opened=self._opened and self._thinking is not False)
 
     @property
     def shown(self) -> dict[int, bytes]:
@@ -125,6 +127,8 @@ class ChatTemplate:
         else:
             text = self._template.render({**self._variables, "messages": dicts})
         self._tail = text[-100:]
+        if self._thinking is False and self._opened:
+            text += self._tags.between
         for place, (message, content) in enumerate(zip(messages, contents, strict=True)):
             if message.thinking and message.tokens and message.content:
                 # where the template kept it whole, as it was said

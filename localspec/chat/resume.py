@@ -22,13 +22,18 @@ def keep(session: str, loaded: Loaded) -> str:
 
 def take_over(session: str, loaded: Loaded) -> str:
     """Give the target its cache back, and the draft model when it is loaded. "", or why it reads again."""
-    guessers = loaded.guessers
+    guessers, draft = loaded.guessers, loaded.guessers.draft
 
     def on_draft(model: LlamaModel) -> None:
-        if guessers.draft:
-            kept = {"draft": Cache(model, guessers.draft.facts.fingerprint)}
+        if draft:
+            kept = {"draft": Cache(model, draft.facts.fingerprint)}
             state.restore(state.folder(), session, kept, guessers.conditions)
 
-    guessers.on_draft = on_draft
+    if guessers.loaded_draft:
+        on_draft(guessers.loaded_draft)
+    elif draft:
+        bound = draft.facts.fingerprint, guessers.conditions
+        guessers.draft_tokens = state.tokens_kept(state.folder(), session, "draft", *bound)
+        guessers.on_draft = on_draft
     target = {"target": Cache(loaded.target, loaded.plan.target.fingerprint)}
     return state.restore(state.folder(), session, target, guessers.conditions)

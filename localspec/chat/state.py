@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +116,21 @@ def restore(folder: Path, session: str, caches: Mapping[str, Cache], conditions:
     except (OSError, ValueError) as error:
         return f"the state that was kept cannot be used ({error})"
     return next(filter(None, whys), "")
+
+
+def tokens_kept(folder: Path, session: str, name: str, fingerprint: str, conditions: str) -> Sequence[int]:
+    """The tokens of the cache kept as `name` for such a model; none if there is none to be used.
+
+    A look, by which nothing is decided but what reading would cost: the cache itself is not checked.
+    """
+    with suppress(OSError, ValueError), store.open_file(_path(folder, session), os.O_RDONLY) as file:
+        start, part = _find_parts(file).get(name, (0, None))
+        wanted = {"model": fingerprint, "version or machine": conditions}
+        if part and wanted.items() <= part.bound.items():
+            file.seek(start)
+            tokens: list[int] = np.frombuffer(file.read(4 * part.tokens), dtype="<i4").tolist()
+            return tokens
+    return ()
 
 
 def tidy(folder: Path, known: Collection[str]) -> None:

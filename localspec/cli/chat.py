@@ -161,7 +161,7 @@ def chat(
         terminal.err_color = Terminal.standard(settings.color).err_color
         _refuse_together(json=json, json_stream=json_stream, batch=batch is not None, interactive=interactive)
         _refuse_together(schema=schema is not None, grammar=grammar is not None)
-        sent = read_stdin()
+        sent = read_stdin() if batch in (None, "-") else None
         terminal.progress("loading ...")
         from localspec.chat.loop import Options
         from localspec.chat.loop import chat as run
