@@ -221,6 +221,40 @@ def test_words_that_are_kept_are_no_longer_replaced() -> None:
     assert text.says("a(two)\nb(one)\nc(one)\nd").startswith("(one)\ne(one)\nf(one)")
 
 
+def test_confidence_in_a_replacement_follows_what_came_of_it() -> None:
+    before = "".join(f"call {name} with(item)\n" for name in ("ab", "cd", "ef", "gh", "ij", "kl", "mn"))
+    often = Rewriting(before, before.replace("item", "entry"))
+    sure = [often.guess(f"call {name} with(", 1).confidence[0] for name in ("cd", "ef", "gh")]
+    assert sure == sorted(sure)
+    assert sure[0] < 0.8 < sure[2]
+    once = Rewriting(before, before.replace("item", "entry", 1))
+    kept = [once.guess(f"call {name} with(", 1) for name in ("ef", "gh", "kl")]
+    assert {once.words.text(proposal.tokens) for proposal in kept} == {"item"}
+    assert kept[0].confidence[0] < 0.8
+    assert kept[2].confidence[0] > 0.9
+    once = Rewriting(before, before.replace("item)", "item, 1)", 1))
+    kept = [once.guess(f"call {name} with(item", 1) for name in ("ef", "gh", "kl")]
+    assert {once.words.text(proposal.tokens) for proposal in kept} == {")"}
+    assert kept[0].confidence[0] < 0.8
+    assert kept[2].confidence[0] > 0.9
+
+
+def test_a_replacement_that_changes_midway_is_learnt_anew() -> None:
+    before = "".join(f"call {name} with(item)\n" for name in ("ab", "cd", "ef", "gh"))
+    after = before.replace("item", "one_thing", 2).replace("item", "one_entry")
+    text = Rewriting(before, after)
+    assert text.says("call ef with").startswith("(one_thing)\n")
+    assert text.says("call gh with").startswith("(one_entry)\n")
+    assert Rewriting(before, after).passes() == 9
+
+
+def test_an_insertion_made_before_is_made_again_but_once() -> None:
+    before = "".join(f"call {name} with(item)\n" for name in ("ab", "cd", "ef", "gh"))
+    text = Rewriting(before, before.replace("item)", "item, 1)"))
+    said = text.says("call cd with")
+    assert said.startswith("(item, 1)\ncall ef with(item, 1)\ncall gh with(item, 1)\n")
+
+
 def test_a_change_made_before_is_made_again() -> None:
     before = "".join(f'log("{name}", level=1, quiet=no)\nrun({name})\n' for name in ("ab", "cd", "ef", "gh"))
     text = Rewriting(before, before.replace(", level=1, quiet=no", ", mode[2]"))
@@ -370,6 +404,8 @@ def test_a_habit_follows_what_was_seen_last() -> None:
     assert habit.chance < 0.5
     habit.see(b"y")
     assert habit.into == b"y"
+    habit.see(b"y")
+    assert habit.chance > 0.5, "what was seen twice outweighs what was seen before"
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -19,7 +19,7 @@ from operator import mul
 LONGEST_RUN = 24
 """Tokens of agreement that are looked at, backwards from the end of the text."""
 NEAR = 4
-"""Occurrences of a token looked at on either side of a place where the text may go on."""
+"""Occurrences of a token looked at behind the place where text and original parted; half of it before."""
 FEW = 8
 """A token that occurs no more often than this is looked up everywhere."""
 
@@ -161,13 +161,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The text has parted from the original: at `at` of it, `length` tokens ago. `others`: where it parted
-    before that, latest first. `lines`: line breaks since then; `indent`: of the line being written, None
-    while that is not known."""
+    """The text has parted from the original: at `at` of it, `length` tokens ago. `lines`: line breaks since
+    then; `indent`: of the line being written, None while that is not known."""
 
     at: int
     length: int
-    others: tuple[int, ...]
     lines: int
     indent: int | None
 
@@ -197,7 +195,6 @@ def features(original: Original, gap: Gap, at: int, run: int, rivals: int, shift
         lines == gap.lines,
         begins and lines == gap.lines > 0,
         begins and lines == 0 < gap.lines,
-        ahead != 0 and (at in gap.others or at - 1 in gap.others),
     )
 
 
@@ -206,7 +203,7 @@ _LOG = [math.log2(1 + n) for n in range(256)]
 # functions had been changed between two releases of thirteen packages.
 _WEIGHTS = (
     *(-0.43, -1.26, 1.79, 0.46, -0.26, -0.25, -0.06, -1.18, -0.76),
-    *(-0.53, -0.14, -0.29, -0.49, 1.08, 0.16, 0.66, 0.2, 0.03),
+    *(-0.53, -0.14, -0.29, -0.49, 1.08, 0.16, 0.66, 0.2),
 )
 
 
@@ -215,13 +212,13 @@ def candidates(original: Original, text: Sequence[int], gap: Gap) -> dict[int, i
     tokens, size = original.tokens, len(original)
     found: dict[int, int] = {}
     occurrences = original.places.get(text[-1], ())
-    for place in _chosen(occurrences, (gap.at, *gap.others)):
+    for place in _chosen(occurrences, gap.at):
         run, most = 1, min(LONGEST_RUN, place + 1, len(text))
         while run < most and tokens[place - run] == text[-1 - run]:
             run += 1
         if place + 1 < size:
             found[place + 1] = run
-    for at in (gap.at, gap.at + gap.length, *gap.others):
+    for at in (gap.at, gap.at + gap.length):
         if at < size and at not in found:
             found[at] = 0
     segment = original.segments.get(original.segment_of[gap.at]) if gap.at < size else None
@@ -230,15 +227,12 @@ def candidates(original: Original, text: Sequence[int], gap: Gap) -> dict[int, i
     return found
 
 
-def _chosen(occurrences: Sequence[int], near: Iterable[int]) -> Iterable[int]:
-    """All of a few occurrences, of many the next ones to the places in `near`."""
+def _chosen(occurrences: Sequence[int], near: int) -> Sequence[int]:
+    """All of a few occurrences, of many the next ones to the place `near`."""
     if len(occurrences) <= FEW:
         return occurrences
-    chosen: set[int] = set()
-    for place in near:
-        middle = bisect_left(occurrences, place - 1)
-        chosen.update(occurrences[max(0, middle - NEAR // 2) : middle + NEAR])
-    return sorted(chosen)
+    middle = bisect_left(occurrences, near - 1)
+    return occurrences[max(0, middle - NEAR // 2) : middle + NEAR]
 
 
 def best_place(original: Original, text: Sequence[int], gap: Gap) -> Place | None:

@@ -17,7 +17,7 @@ LONGEST_CHANGE = 64
 CONTEXT = 1
 """Tokens before a change that another place must have too."""
 FADE = 0.6
-"""What earlier occurrences count, for each later one."""
+"""What earlier occurrences count after one that contradicts them."""
 DOUBT = 0.5
 """Occurrences that no count is worth."""
 RELATED, LEAST_PART = 0.6, 3
@@ -41,13 +41,11 @@ class Habit:
 
     def see(self, into: bytes | tuple[int, ...] | None) -> None:
         """It was changed, or kept if `into` is None."""
-        self.changed *= FADE
-        self.kept *= FADE
         if into is None:
-            self.kept += 1
+            self.changed, self.kept = FADE * self.changed, self.kept + 1
         else:
-            self.changed = 1.0 + (self.changed if into == self.into else 0.0)
-            self.into = into
+            self.changed = 1 + (self.changed if into == self.into else 0)
+            self.into, self.kept = into, FADE * self.kept
 
 
 @dataclass(frozen=True, slots=True)

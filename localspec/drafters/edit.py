@@ -22,8 +22,6 @@ LEAST_CHANCE = 0.2
 """Nothing is guessed where the first guess would be less likely."""
 MOST_TOKENS = 1 << 16
 """Of the original that are followed."""
-RECENT = 3
-"""Places where text and original parted that are kept in mind."""
 START = 12
 """Tokens of agreement that a reply is credited with at its beginning: models write fences reliably, but the
 first lines of a file (imports, a signature) change more often than others."""
@@ -67,7 +65,6 @@ class EditDrafter:
         self._gap, self._gap_text = -1, 0  # where original and text parted, -1 while they agree
         self._gap_lines = 0
         self._found: Place | None = None  # where the text probably goes on in the original then
-        self._parted: list[int] = []
         self._changes = Changes(self._original, self._piece, self._tokenize)
 
     def begin(self, context: Sequence[int]) -> None:
@@ -147,8 +144,7 @@ class EditDrafter:
     def _gap_now(self) -> Gap:
         content = self._line.lstrip(b" \t")
         indent = len(self._line) - len(content) if content else None
-        others = tuple(reversed(self._parted))
-        return Gap(self._gap, len(self._text) - self._gap_text, others, self._lines - self._gap_lines, indent)
+        return Gap(self._gap, len(self._text) - self._gap_text, self._lines - self._gap_lines, indent)
 
     def _is_closed(self, place: Place) -> bool:
         fresh = min(place.run, len(self._text) - self._gap_text)
@@ -159,8 +155,6 @@ class EditDrafter:
         stop = len(self._text) - min(place.run, len(self._text) - self._gap_text)
         end = place.at - (len(self._text) - stop)
         self._changes.learn(self._gap, end, self._text, self._gap_text, stop)
-        if self._gap not in self._parted:
-            self._parted = [*self._parted, self._gap][-RECENT:]
         self._at, self._run, self._shift, self._gap = place.at, place.run, place.shift, -1
 
     def _guesses(self, place: Place, limit: int) -> Proposal:
