@@ -31,6 +31,7 @@ from localspec.engine.types import Drafter, Model, Step
 from localspec.errors import UsageError
 
 EDIT, NGRAM = "edit", "ngram"
+WALL = "wall"
 BOTH, ALONE = (EDIT, NGRAM), (NGRAM,)
 BYTES_FILE, BYTES_TEXT = 1 << 26, 1 << 18
 MOST_PAIRS = 10_000
@@ -84,8 +85,7 @@ class Case:
 @dataclass(frozen=True, slots=True)
 class Row:
     """A pair under one cost table, or all of them pooled. `tokens`: emitted; `edit`, `ngram`, `oracle`: speed
-    over plain decoding with both sources, with the n-gram index alone, and at best; `share`: of the oracle's
-    gain."""
+    over plain decoding with both sources, with the n-gram index alone, and at best."""
 
     name: str
     curve: str
@@ -101,6 +101,12 @@ class Row:
 
     @property
     def share(self) -> float:
+        """Of the oracle's speed."""
+        return self.edit / self.oracle
+
+    @property
+    def gain_share(self) -> float:
+        """Of what the oracle gains over plain decoding."""
         return (self.edit - 1) / (self.oracle - 1) if self.oracle > 1 else 1.0
 
 
@@ -206,7 +212,7 @@ def measure_on_the_wall(
                 took[names] += seconds(decode(case, names, target, known, time.perf_counter)) / repeats
         best = Optimum(_reaches(case), prices, len(case.emitted)).after(0) * known[1]
         times.append((took[()], took[BOTH], took[ALONE], best))
-    return _rows("wall", fitting, times)
+    return _rows(WALL, fitting, times)
 
 
 def _reaches(case: Case) -> dict[str, list[int]]:

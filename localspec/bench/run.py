@@ -113,7 +113,7 @@ def bench(
     cancel = CancelFlag()
     with on_interrupt(cancel.set):
         try:
-            with _open(wishes, terminal, cancel) as loaded:
+            with load(wishes, terminal, cancel) as loaded:
                 found = measure(make_bench(loaded), loaded, prompts, curves, options, terminal)
         except Cancelled:
             return ExitStatus.INTERRUPTED
@@ -150,7 +150,8 @@ def _prompts(options: Options) -> list[Prompt]:
     return chosen
 
 
-def _open(wishes: Settings, terminal: Terminal, cancel: CancelFlag) -> Loaded:
+def load(wishes: Settings, terminal: Terminal, cancel: CancelFlag) -> Loaded:
+    """The model and its guessers, as chat would have them."""
     named = draft_model(wishes.draft)
     path = obtain(wishes.model, terminal) if wishes.model else default_model(terminal, *budget())
     draft = obtain(named, terminal) if named else None

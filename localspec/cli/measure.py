@@ -83,7 +83,10 @@ Examples:
 
   localspec bench -m model-q8_0.gguf --force answers.jsonl --curves machines.json --json
 
-Prompts: JSON lines with "prompt" or "turns"; for --force with "prompt" and "output". Curves: {"NAME": {"T":
+  localspec bench --pairs built-in
+
+Prompts: JSON lines with "prompt" or "turns"; for --force with "prompt" and "output"; for --pairs with "name",
+"instruction", "before" and "after". Curves: {"NAME": {"T":
 {"1": 1.0, "2": 1.1}, "draft": 0.1}}, in passes over one token.
 """
 
@@ -96,6 +99,10 @@ def bench(
     ] = None,
     prompts: Annotated[str | None, typer.Option(help="A file of prompts. [default: built-in ones]")] = None,
     force: Annotated[str | None, typer.Option(help="A file of prompts with the answers to take.")] = None,
+    pairs: Annotated[
+        list[str] | None,
+        typer.Option(help="Rewrite these files instead: JSON lines, or built-in. Repeatable."),
+    ] = None,
     family: Annotated[list[str] | None, typer.Option(help="Only prompts of this family. Repeatable.")] = None,
     temps: Annotated[str | None, typer.Option(help="Temperatures. [default: 0,0.8, with --force 0]")] = None,
     tokens: Tokens = None,
@@ -125,6 +132,10 @@ def bench(
     with outcome(terminal):
         wishes = config.load({name: given[name] for name in config.names() if name in given})
         terminal.progress("loading ...")
+        if pairs:
+            from localspec.bench.rewrites import bench_pairs
+
+            raise typer.Exit(bench_pairs(pairs, curves, wishes, terminal, as_json=json))
         from localspec.bench import run
         from localspec.bench.workloads import parse_temps
 
