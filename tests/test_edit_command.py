@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,20 +18,22 @@ import pytest
 import tiny
 from screen import Screen
 
+from localspec.bench.replay import Forced
 from localspec.config import Settings
 from localspec.edit.command import edit, edits, undo
 from localspec.edit.files import read
 from localspec.edit.flow import Wrong
-from localspec.edit.generate import opened
+from localspec.edit.generate import is_complete, opened
 from localspec.edit.inputs import MOST_TOKENS, Options
 from localspec.edit.parts import Task, request_for
 from localspec.edit.request import messages
 from localspec.edit.undo import entries
+from localspec.engine.generate import Fixed
+from localspec.engine.types import Source
 from localspec.errors import ExitStatus, UsageError
 from localspec.ui.terminal import Terminal
 
-RUNNER = Path(__file__).with_name("edit_runner.py")
-ROOT = RUNNER.parents[1]
+ROOT = Path(__file__).parents[1]
 OLD, NEW = "def f():\n    return 2\n", "def f():\n    return 3\n"
 REPLY = f"```python\n{NEW}```\n"
 NOWHERE = Settings(model="/nowhere/at/all.gguf", temp=0.0)
@@ -251,13 +254,6 @@ def test_another_file_that_cannot_be_is_refused_first() -> None:
             run(reply="reply", out=out, yes=True)
 
 
-def test_files_are_edited_one_by_one_and_one_failure_does_not_stop_the_others() -> None:
-    Path("b.py").write_text(OLD)
-    for name in ("a.py", "b.py"):
-        assert run(name, reply="reply", yes=True)[0] == ExitStatus.OK
-    assert len(entries()) == 2
-
-
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no file": ({"files": ()}, "no file is named"),
     "format": ({"format": "diff"}, "--format"),
@@ -293,7 +289,7 @@ def test_what_cannot_be_is_refused_before_a_model_is_looked_for(options: dict[st
 SIZES = {
     "5 MB in a line": (b"x = 1; " * 750_000, "about 1,750,000 tokens"),
     "50 MB": (b"x = 12345\n" * 5_000_000, "47.7 MiB"),
-    "200k lines": (b"x = 1\n" * 200_000, "about 400,000 tokens"),
+    "200k lines": (b"x\n" * 200_000, "about 400,000 tokens"),
 }
 
 
@@ -331,21 +327,20 @@ def start(*command: str | Path, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*map(str, command)], start_new_session=True, **options)
 
 
-def child(**options: Any) -> list[str]:
-    return [sys.executable, str(RUNNER), json.dumps({"files": ["a.py"], **options})]
+def child(*flags: str, file: str = "a.py") -> list[str]:
+    return [sys.executable, "-m", "localspec", "edit", file, *flags]
 
 
 def test_a_given_answer_loads_no_model_library() -> None:
     code = (
-        "import sys, json; sys.path.insert(0, sys.argv[2]); import edit_runner;"
-        "edit_runner.main(json.loads(sys.argv[1]));"
+        "import sys; from localspec.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as left: print(left.code)\n"
         "print(sorted({'llama_cpp', 'numpy', 'huggingface_hub', 'jinja2'} & set(sys.modules)))"
     )
-    options = json.dumps({"files": ["a.py"], "reply": "reply", "yes": True})
-    done = subprocess.run(
-        [sys.executable, "-c", code, options, str(RUNNER.parent)], capture_output=True, check=True
-    )
-    assert done.stdout == b"[]\n"
+    flags = ["edit", "a.py", "--reply", "reply", "-y"]
+    done = subprocess.run([sys.executable, "-c", code, *flags], capture_output=True, check=True)
+    assert done.stdout == b"0\n[]\n", done.stderr
     assert Path("a.py").read_text() == NEW
 
 
@@ -356,14 +351,14 @@ def test_a_reader_that_leaves_and_a_full_disk() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     left = start(
-        *child(reply="reply", diff=True), stdout=writer, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+        *child("--reply", "reply", "--diff"), stdout=writer, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     )
     os.close(writer)
     with open("/dev/full", "wb") as full:
-        no_room = start(*child(reply="reply", diff=True), stdout=full, stderr=subprocess.PIPE)
+        no_room = start(*child("--reply", "reply", "--diff"), stdout=full, stderr=subprocess.PIPE)
         with open("a.py", "rb") as text:
             filtered = start(
-                *child(files=["-"], reply="reply", force=True),
+                *child("--reply", "reply", "--force", file="-"),
                 stdin=text,
                 stdout=full,
                 stderr=subprocess.PIPE,
@@ -378,8 +373,8 @@ def test_a_reader_that_leaves_and_a_full_disk() -> None:
     assert Path("a.py").read_text() == lines
 
 
-def at_prompt(**options: Any) -> Screen:
-    return Screen(child(reply="reply", **options))
+def at_prompt(*flags: str) -> Screen:
+    return Screen(child("--reply", "reply", *flags))
 
 
 def test_a_person_sees_the_change_and_says_yes() -> None:
@@ -391,6 +386,13 @@ def test_a_person_sees_the_change_and_says_yes() -> None:
         assert screen.exit_status() == ExitStatus.OK
         assert screen.rows[-1] == "a.py: +1 -1 lines, undo with: localspec undo a.py"
     assert Path("a.py").read_text() == NEW
+
+
+def test_json_asks_nobody_on_a_terminal_either() -> None:
+    with at_prompt("--json") as screen:
+        assert screen.exit_status() == ExitStatus.NOT_APPLIED
+        assert '"status": "declined"' in "".join(screen.rows)
+        assert "Write this?" not in screen.text
 
 
 @pytest.mark.parametrize(
@@ -428,11 +430,11 @@ def test_a_file_that_was_touched_while_its_change_was_shown_is_left_alone() -> N
 
 
 def test_the_instruction_is_asked_for_and_keys_come_from_the_terminal_behind_a_pipe() -> None:
-    with Screen(child(settings={"model": "/nowhere.gguf"})) as screen:
+    with Screen(child("-m", "/nowhere.gguf")) as screen:
         screen.wait("What should be changed?")
         screen.send("x\r")
         assert screen.exit_status() == ExitStatus.MODEL_MISSING
-    piped = " ".join(f"'{part}'" for part in child(reply="-"))
+    piped = shlex.join(child("--reply", "-"))
     with Screen(["sh", "-c", f"cat reply | {piped}"]) as screen:
         screen.wait("Write this?")
         screen.send("y")
@@ -445,7 +447,7 @@ def test_of_ten_that_look_at_one_file_one_wins() -> None:
         screens = []
         for i in range(10):
             Path(f"reply{i}").write_text(REPLY.replace("3", str(30 + i)))
-            screens.append(stack.enter_context(Screen(child(reply=f"reply{i}"))))
+            screens.append(stack.enter_context(Screen(child("--reply", f"reply{i}"))))
         for screen in screens:
             screen.wait("Write this?")
         for screen in screens:
@@ -463,8 +465,8 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_ctrl_c_while_the_model_writes_stops_it(endless: Path) -> None:
     Path("a.py").write_text(OLD * 20)
-    model = {"model": str(endless), "ctx": 4096, "max_tokens": 3000}
-    with Screen(child(instruction="x", settings=model), env=LLAMA) as screen:
+    model = ["-m", str(endless), "--ctx", "4096", "-n", "3000", "-t", "1"]
+    with Screen(child("-i", "x", *model), env=LLAMA) as screen:
         screen.wait(lambda: "tokens/s" in screen.raw)
         screen.send("\x03")
         assert screen.exit_status() == ExitStatus.INTERRUPTED
@@ -484,11 +486,13 @@ def test_an_answer_that_never_ends_is_not_written(small: Settings) -> None:
     assert "64 tokens" in err
 
 
-def test_several_files_with_one_model(small: Settings) -> None:
-    Path("b.py").write_text(OLD)
-    status, out, _ = run("a.py", "b.py", instruction="x", settings=small, as_json=True)
-    assert status == ExitStatus.NOT_APPLIED
-    assert [one["file"] for one in json.loads(out)["files"]] == ["a.py", "b.py"]
+def test_a_file_that_fails_does_not_keep_the_next_one_from_its_turn(small: Settings) -> None:
+    Path("long.py").write_text("x = 1\n" * 500)
+    status, out, _ = run("long.py", "a.py", instruction="x", settings=small, format="blocks", as_json=True)
+    first, second = json.loads(out)["files"]
+    assert (status, first["file"], second["file"]) == (ExitStatus.USAGE, "long.py", "a.py")
+    assert "do not fit" in first["error"]
+    assert "longest allowed length" in second["error"]
 
 
 def test_the_source_that_follows_the_file_knows_it_and_changes_no_text(small: Settings) -> None:
@@ -519,11 +523,36 @@ def test_a_file_that_does_not_fit_the_context_is_asked_for_in_parts(small: Setti
         assert f"asking for {len(parts)} parts" in why
         assert len(parts) > 1
         assert author.answer(request_for(task, parts[0]), None).text
-        wrong = Wrong("No. " * 50, "The answer has no code block.")
-        assert author.answer(request_for(task, parts[0]), wrong).text
+        for length in (50, 5000):
+            wrong = Wrong("No. " * length, "The answer has no code block.")
+            assert author.answer(request_for(task, parts[0]), wrong).text
     Path("a.py").write_text("x = 1\n" * 500)
     status, _, err = run(instruction="x", settings=small, format="blocks")
     assert (status, "do not fit" in err) == (ExitStatus.USAGE, True)
+
+
+def test_a_copied_file_is_guessed_and_nothing_is_read_behind_it(small: Settings) -> None:
+    """The model is made to say what a good one would, and to go on."""
+    names = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
+    before = "".join(f"def {name}(x):\n    return x + {len(name)}\n\n\n" for name in names)
+    Path("a.py").write_text(before)
+    after = before.replace("delta", "omega")
+    task = Task(read("a.py"), "rename delta to omega")
+    with opened(replace(small, ctx=2048, max_tokens=None), terminal(), 100) as author:
+        (part,), _ = author.parts(task)
+        request = request_for(task, part)
+        said = f"```\n{after}```\nI have renamed it. " + "Is there anything else? " * 20
+        prompt = author.template.encode(messages(request))
+        tokens = author.loaded.target.vocab.tokenize(said, special=False)
+        generator, follower = author.loaded.generator, author.loaded.guessers.follower
+        assert follower
+        generator.sampler = Forced([*prompt, *tokens])
+        generator.policy = Fixed((Source(follower, 15),))  # a pass of this model costs less than any look
+        reply = author.answer(request, None)
+        assert reply.text.startswith(f"```\n{after}```\n")
+        assert (len(reply.text) < len(said) - 100, reply.finish_reason) == (True, "stop")
+        counts = author.stats()
+        assert counts["sources"]["edit"]["accepted"] > 0.8 * counts["tokens"]
 
 
 def test_a_long_file_gets_the_context_it_needs(endless: Path) -> None:
@@ -534,17 +563,39 @@ def test_a_long_file_gets_the_context_it_needs(endless: Path) -> None:
         assert author.loaded.target.n_ctx == 512
 
 
+COMPLETE = {
+    "a block": (f"```python\n{NEW}```\n", True),
+    "with talk before it": (f"Sure:\n\n```\n{NEW}```\n", True),
+    "not closed": (f"```python\n{NEW}", False),
+    "an example": ("```\nx\n```\n", False),
+    "none": (NEW, False),
+}
+
+
+@pytest.mark.parametrize(("answer", "complete"), COMPLETE.values(), ids=COMPLETE)
+def test_nothing_is_awaited_behind_a_complete_answer(answer: str, complete: bool) -> None:
+    assert is_complete(answer, OLD * 2) == complete
+
+
+def test_a_text_with_fences_ends_at_a_longer_one() -> None:
+    text = "a\n```\nb\n```\nc\n"
+    assert not is_complete("```\na\n```\nb\n```\n", text)
+    assert is_complete(f"````\n{text}````\n", text)
+
+
 @pytest.mark.slow
 def test_a_real_model_is_shown_checked_and_writes_nothing_without_consent(real_model: Path) -> None:
-    code = Path(RUNNER).read_text()[:600]
+    """This one copies the functions and leaves out a blank line."""
+    code = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n"
     Path("a.py").write_text(code)
-    model = {"model": str(real_model), "ctx": 2048}
-    with Screen(child(instruction="Rename main to run.", settings=model), lines=100, env=LLAMA) as screen:
-        screen.wait(lambda: "Write this?" in screen.text or "error:" in screen.text)
-        assert "seed" in screen.text
-        if "Write this?" in screen.text:
-            assert "@@ -" in screen.text
-            screen.send("n")
+    model = ["-m", str(real_model), "--ctx", "1024", "-n", "200", "-t", "1"]
+    with Screen(child("-i", "Replace add with plus.", *model), env=LLAMA) as screen:
+        screen.wait("Write this?")
+        assert "% · " in screen.raw  # how far it has come
+        assert "tokens/s" in screen.text
+        assert "@@ -1,6 +1," in screen.text
+        assert Path("a.py").read_text() == code
+        screen.send("n")
         assert screen.exit_status() == ExitStatus.NOT_APPLIED
     assert Path("a.py").read_text() == code
 
@@ -554,7 +605,7 @@ def test_what_a_real_model_gets_wrong_is_refused_with_a_reason(real_model: Path)
     """It leaves out half of the file, or talks in it: with --yes that must not get through."""
     code = "".join(f"def f{i}(a):\n    return a + {i}\n\n\n" for i in range(12))
     Path("a.py").write_text(code)
-    settings = Settings(model=str(real_model), temp=0.0, threads=1, ctx=2048, seed=1)
+    settings = Settings(model=str(real_model), temp=0.0, threads=1, ctx=2048, seed=1, max_tokens=400)
     status, out, err = run(instruction="Add a docstring to f3.", yes=True, settings=settings)
     if status == ExitStatus.OK:  # then all that was there is still there
         compile(Path("a.py").read_text(), "a.py", "exec")

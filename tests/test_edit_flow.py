@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -349,6 +349,30 @@ def test_a_small_model_gets_parts_that_fit_with_their_answers(path: Path) -> Non
         assert (
             f"Lines {part.region.first}-{part.region.last} of" in messages(request_for(what, part))[0].content
         )
+
+
+def test_parts_are_smaller_where_their_prompts_are_longer(path: Path) -> None:
+    long_file(path, 300)
+    usual = room(1500)
+    what, dear = (
+        task(path),
+        replace(usual, prompt=lambda request: usual.prompt(request) + 400 * bool(request.lead)),
+    )
+    parts, _ = parts_of(what, dear)
+    assert len(parts) > len(parts_of(what, usual)[0])
+    for part in parts:
+        assert dear.prompt(request_for(what, part)) + 1.125 * dear.count(part.region.text) <= 1500
+
+
+def test_long_lines_around_a_part_leave_it_room(path: Path) -> None:
+    text = "".join(f"{i} " * 60 + "\n" for i in range(200))
+    path.write_text(text)
+    what, small = task(path), room(1500)
+    parts, _ = parts_of(what, small)
+    assert "".join(part.region.text for part in parts) == text
+    middle = messages(request_for(what, parts[1]))[0].content
+    assert f"Lines {parts[1].region.first}-{parts[1].region.last} of" in middle
+    assert f"{parts[1].region.first - 2} " * 60 in middle
 
 
 def test_what_cannot_be_cut_up_is_refused_with_its_tokens(path: Path) -> None:

@@ -197,9 +197,11 @@ def propose(task: Task, author: Author, note: Callable[[str], None]) -> Proposal
     parts, why = author.parts(task)
     if why:
         note(why)
-    rewritten = tuple(_rewritten(task, part, author, note) for part in parts)
-    if summary := author.summary():
-        note(summary)
+    try:
+        rewritten = tuple(_rewritten(task, part, author, note) for part in parts)
+    finally:
+        if summary := author.summary():
+            note(summary)
     for remark in dict.fromkeys(remark for one in rewritten for remark in one.notes.remarks):
         note(remark)
     new = splice(task.text, {one.part.region: one.text for one in rewritten})

@@ -14,8 +14,9 @@ from typing import Any
 
 from localspec.app import Loaded, open_target
 from localspec.chat.prompt import ChatTemplate, Message, quote
-from localspec.chat.turn import Answer, run_turn
+from localspec.chat.turn import run_turn
 from localspec.config import Settings
+from localspec.edit.fences import FENCE, fences_of, longest_fence
 from localspec.edit.flow import Reply, Wrong
 from localspec.edit.parts import Part, Room, Task, parts_of
 from localspec.edit.request import LEAST_REPLY, Request, correction, messages
@@ -76,16 +77,16 @@ class ModelAuthor:
             follower.follow_file(unchanged if request.format == "whole" else (), len(prompt))
         try:
             with on_interrupt(self.loaded.cancel.set):
-                answer = self._generate(prompt, request, self._budget(len(unchanged)))
+                reply = self._generate(prompt, request, self._budget(len(unchanged)))
         finally:
             self.loaded.cancel.clear()
             self.terminal.progress("")
-        if answer.finish_reason == "cancelled":
+        if reply.finish_reason == "cancelled":
             raise KeyboardInterrupt
-        return Reply(answer.text, answer.finish_reason)
+        return reply
 
     def summary(self) -> str:
-        return summary_text(self._stats, self.loaded.seed)
+        return summary_text(self._stats, self.loaded.seed) if self._stats.passes else ""
 
     def stats(self) -> dict[str, Any]:
         policy = self.loaded.generator.policy
@@ -135,36 +136,36 @@ class ModelAuthor:
             )
         return prompt
 
-    def _generate(self, prompt: list[int], request: Request, max_tokens: int) -> Answer:
+    def _generate(self, prompt: list[int], request: Request, max_tokens: int) -> Reply:
         loaded, target, shown = self.loaded, self.loaded.target, self.template.shown
-        total, done = max(1, request.text.count("\n")), 0
-
-        def on_text(text: str) -> None:
-            nonlocal done
-            done += text.count("\n")
+        said = _Said(request)
 
         def on_step(step: Step, stats: Stats) -> None:
             self._stats.add(step)
-            share = f"{min(99, 100 * done // total)} % · " if request.format == "whole" else ""
-            self._show(f"{self._where(request)}{share}{live_text(stats)}")
+            if said.complete:
+                raise _Complete
+            self._show(f"{self._where(request)}{said.share}{live_text(stats)}")
 
         target.on_progress = lambda n, of: self._show(f"reading {request.name}: {n} of {of} tokens")
         try:
-            return run_turn(
+            answer = run_turn(
                 loaded.generator,
                 prompt,
                 piece=lambda token: shown.get(token) or target.vocab.piece(token),
                 max_tokens=max_tokens,
                 thinking=self.template.thinking(),
                 stops=loaded.settings.stop,
-                on_text=on_text,
+                on_text=said.add,
                 on_step=on_step,
             )
+        except _Complete:
+            return Reply(said.text)
         except BadLogits as error:
             raise LocalspecError(
                 f"the model computes no usable numbers ({error})",
                 "the file may be damaged; try --flash-attn off, --kv-type f32 or another file",
             ) from error
+        return Reply(answer.text, answer.finish_reason)
 
     def _where(self, request: Request) -> str:
         at, of = self._part
@@ -175,6 +176,43 @@ class ModelAuthor:
         if now - self._drawn >= _INTERVAL:
             self._drawn = now
             self.terminal.progress(text)
+
+
+class _Complete(Exception):
+    """The answer has all that was asked for."""
+
+
+@dataclass(slots=True)
+class _Said:
+    """The answer to a request as it comes. `complete`: what else comes is of no use."""
+
+    request: Request
+    text: str = ""
+    complete: bool = False
+    _lines: int = 0
+
+    @property
+    def share(self) -> str:
+        """How far it has come through the text, for the progress line."""
+        total = max(1, self.request.text.count("\n"))
+        return f"{min(99, 100 * self._lines // total)} % · " if self.request.format == "whole" else ""
+
+    def add(self, text: str) -> None:
+        self.text += text
+        self._lines += text.count("\n")
+        if "\n" in text and self.request.format == "whole":
+            line = self.text.rstrip("\n").rpartition("\n")[2]
+            self.complete = bool(FENCE.match(line)) and is_complete(self.text, self.request.text)
+
+
+def is_complete(answer: str, before: str) -> bool:
+    """Whether an answer has a whole code block that may be the new text: no example, and no fence in it."""
+    fences = fences_of(answer.split("\n"))
+    if not fences or not fences[0].closed:
+        return False
+    first, old = fences[0], before.removesuffix("\n").split("\n")
+    longest = longest_fence(old, first.mark[0])
+    return 2 * (first.end - first.first) >= len(old) and (longest == 0 or len(first.mark) > longest)
 
 
 def _fenced(text: str) -> str:

@@ -67,13 +67,13 @@ class Room:
 
 
 def request_for(task: Task, part: Part) -> Request:
-    """What is asked for one part. The file around it tells where it stands."""
-    lines = split(task.text)
-    lead, tail = lines[: part.region.first - 1], lines[part.region.last :]
-    name, text = task.file.name, part.region.text
-    return Request(
-        task.instruction, name, text, part.format, task.context, lead="".join(lead), tail="".join(tail)
-    )
+    """What is asked for one part, with the lines around it: all there are, or those a cut left room for."""
+    region, lines = part.region, split(task.text)
+    lead, tail = "".join(lines[: region.first - 1]), "".join(lines[region.last :])
+    if task.lines is None:  # empty lines in the place of others: the numbers must be right
+        lead = "\n" * (region.first - 1 - len(split(region.head))) + region.head
+        tail = region.tail
+    return Request(task.instruction, task.file.name, region.text, part.format, task.context, lead, tail)
 
 
 def parts_of(task: Task, room: Room) -> tuple[tuple[Part, ...], str]:
