@@ -112,6 +112,18 @@ def test_yes_applies_and_says_how_to_undo() -> None:
         undo("a.py", terminal())
 
 
+def test_a_name_that_looks_like_a_flag_can_be_given_and_undone() -> None:
+    Path("-y").write_text(OLD)
+    where = terminal()
+    assert edit(Options(("-y",), reply="reply", yes=True, force=True), NOWHERE, where) == ExitStatus.OK
+    command = said(where)[1].partition("undo with: localspec ")[2].strip()
+    assert command == "undo -- -y"
+    subprocess.run(
+        [sys.executable, "-m", "localspec", *shlex.split(command)], check=True, capture_output=True
+    )
+    assert Path("-y").read_text() == OLD
+
+
 def test_edits_are_listed_the_last_one_first() -> None:
     Path("b\n.py").write_text("x\n")
     run(reply="reply", yes=True)

@@ -101,7 +101,7 @@ def test_only_the_named_file_can_change(case: dict[str, str], home: Path) -> Non
     path = Path(case["name"])
     forms: tuple[Format | None, ...] = (None, "blocks")
     changed = 0
-    for answer in (*answers(case, 2), f"```\n{EVIL}```"):
+    for answer in (*answers(case, 3), f"```\n{EVIL}```"):
         for form in forms:
             path.write_text(case["content"], newline="")
             before = tree(home)

@@ -186,7 +186,9 @@ def _written(run: _Run, outcome: flow.Outcome) -> str:
     counts = f"+{outcome.lines_added} -{outcome.lines_removed} lines"
     if out and not outcome.undo:
         return f"{name}: {counts}, written to {out}"
-    return f"{out or name}: {counts}, undo with: localspec undo {shlex.quote(out or name)}"
+    written = out or name
+    argument = ("-- " if written.startswith("-") else "") + shlex.quote(written)
+    return f"{written}: {counts}, undo with: localspec undo {argument}"
 
 
 def _report(run: _Run) -> None:
