@@ -271,12 +271,13 @@ def test_ctrl_c_ends_the_stream_as_it_should(endless: Path) -> None:
         text=True,
     )
     assert child.stdout
-    first = child.stdout.readline()
-    child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=20)
-    events = [json.loads(line) for line in (first + out).splitlines()]
-    assert child.returncode == 130
-    assert "Traceback" not in err
+    assert child.stderr
+    with child.stdout, child.stderr:
+        events = [json.loads(child.stdout.readline())]
+        child.send_signal(signal.SIGINT)
+        events += map(json.loads, child.stdout)
+        assert "Traceback" not in child.stderr.read()
+    assert child.wait(20) == 130
     assert (events[-1]["type"], events[-1]["finish_reason"]) == ("end", "cancelled")
     assert "".join(event["text"] for event in events[:-1]) == events[-1]["text"]
 
@@ -388,6 +389,22 @@ def test_a_session_that_is_open_elsewhere(endless: Path, chat: Run) -> None:
         screen.send("\x04")
         assert screen.exit_status() == 0
     assert chat("--session", "one", "what?").code == 0
+
+
+def test_the_program_is_told_to_end(endless: Path, chat: Run, localspec: Run) -> None:
+    """By what it is when the machine is switched off, or its terminal closed."""
+    command = [*CHAT, "-m", str(endless), "--ctx", "16384", "-n", "16000", "--session", "one", "what?"]
+    child = subprocess.Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
+    assert child.stdout
+    child.stdout.read(5)
+    child.send_signal(signal.SIGTERM)
+    _, err = child.communicate(timeout=20)
+    assert (child.returncode, err) == (128 + signal.SIGTERM, "")
+    assert [found["messages"] for found in listed(localspec)] == [1]
+    assert chat("-c", "and now?").code == 0
+    shown = localspec("sessions", "show", "one").out
+    assert "> and now?" in shown
+    assert "> what?" not in shown  # it never got its answer
 
 
 # Grammars

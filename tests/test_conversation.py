@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import tiny
 
-from localspec.chat import session, state
+from localspec.chat import session, state, window
 from localspec.chat.conversation import ContextFull, Conversation
 from localspec.chat.opening import Opener
 from localspec.chat.prompt import Message
@@ -204,6 +204,19 @@ def test_a_question_that_is_too_long_changes_nothing(chat: Chat) -> None:
         assert talk.drop_oldest("x" * 80) > 0
         assert talk.ask("x" * 80).text
     assert len(kept()) == 8
+
+
+def test_a_summary_cannot_be_taken_back(chat: Chat) -> None:
+    with chat("one") as talk:
+        for question in (LONG, LONG, "what?", "and now?"):
+            talk.ask(question)
+        assert talk.compact()
+        assert [talk.undo() for _ in range(window.KEPT_TURNS)] == ["and now?", "what?"]
+        with pytest.raises(UsageError, match="nothing to take back"):
+            talk.undo()
+        said = list(talk.messages)
+        assert len(said) == 2
+    assert kept() == said
 
 
 # Going on
@@ -412,6 +425,21 @@ def test_ctrl_c_while_another_model_is_loaded(chat: Chat, monkeypatch: pytest.Mo
         assert talk.loaded.settings.draft == "none"
         talk.undo()
         assert talk.ask("what?").text == first.text
+
+
+def test_a_conversation_without_any_model_ends(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> object:
+        raise LocalspecError("there is no memory")
+
+    with chat.opener("one") as opener:
+        talk = opener.conversation
+        talk.ask("what?")
+        monkeypatch.setattr(Opener, "load", refuse)
+        with pytest.raises(SystemExit) as left:
+            opener.reopen(talk, replace(talk.loaded.settings, draft="ngram"))
+    assert left.value.code == 1
+    assert "error: the model from before cannot be loaded again: there is no memory" in chat.said.getvalue()
+    assert len(kept()) == 2  # and it was let go
 
 
 def test_another_session_with_the_same_model(chat: Chat) -> None:

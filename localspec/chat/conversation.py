@@ -16,12 +16,12 @@ from localspec.chat import window
 from localspec.chat.prompt import ChatTemplate, Message
 from localspec.chat.session import Session
 from localspec.chat.transcript import Header, Said, Transcript, title_of
-from localspec.chat.turn import Answer, run_turn
+from localspec.chat.turn import Answer, failures_told, run_turn
 from localspec.chat.views import Muted, Show, View
 from localspec.chat.window import Fit
 from localspec.engine.schedule import Scheduler
 from localspec.engine.stats import Stats
-from localspec.engine.types import BadLogits, NothingAllowed, Step
+from localspec.engine.types import Step
 from localspec.errors import LocalspecError, UsageError
 from localspec.ui.status import live_text, report_text, summary_text, why_no_gain
 from localspec.ui.terminal import Terminal
@@ -108,22 +108,22 @@ class Conversation:
         """
         asked = [*self.messages, Message("user", question)]
         prompt = self.template.encode(asked)
-        turns = any(message.role == "assistant" for message in self.messages)
-        if len(prompt) > (self._most if turns else self.fit.total):
-            raise ContextFull(len(prompt), self.fit.total, turns=turns and self._fits_alone(asked[-1]))
+        total, turns = self.loaded.target.n_ctx, any(message.role == "assistant" for message in self.messages)
+        if len(prompt) > (self._most if turns else total):
+            raise ContextFull(len(prompt), total, turns=turns and self._fits_alone(asked[-1]))
         self._record(lambda session: session.add(asked[-1]))
         answer = self._generate(prompt, view or self.show.view(self.terminal), max_tokens)
         said = Message("assistant", answer.text, answer.tokens, answer.thinking)
         self.messages, self.last = [*asked, said], answer
         self._used = len(self.loaded.target.tokens)
-        stopped, seed = answer.finish_reason == "cancelled", self.loaded.seed
-        self._record(lambda session: session.add(said, stopped=stopped, seed=seed))
+        stopped = answer.finish_reason == "cancelled"
+        self._record(lambda session: session.add(said, stopped=stopped, seed=self.loaded.seed))
         return answer
 
     def undo(self) -> str:
         """Take back the last question and its answer; the question. Raises UsageError if there is none."""
         places = [i for i, message in enumerate(self.messages) if message.role == "user"]
-        if not places or self.messages[places[-1]] in window.MARKER:
+        if not places or window.stands_for_earlier(self.messages[places[-1] :]):
             raise UsageError("there is nothing to take back", "ask something first")
         question = self.messages[places[-1]].content
         self._record(lambda session: session.undo())
@@ -151,7 +151,7 @@ class Conversation:
     def compact(self) -> bool:
         """Put the model's summary in place of the older turns; False if the user stopped it.
 
-        Raises UsageError when there are no older turns.
+        Raises UsageError when there are no older turns, or the summary is no shorter than they are.
         """
         request, _ = window.drop_oldest(window.summary_request(self.messages), self._length, self._most)
         if not request:
@@ -159,14 +159,16 @@ class Conversation:
         sampler = self.loaded.generator.sampler
         constraint, sampler.constraint = sampler.constraint, None
         try:
-            answer = self._generate(self.template.encode(request), Muted(self.terminal), self.fit.total // 4)
+            answer = self._generate(self.template.encode(request), Muted(self.terminal), self._most // 4)
         finally:
             sampler.constraint = constraint
         if answer.finish_reason == "cancelled" or not answer.text.strip():
             return False
+        shorter = window.compacted(self.messages, answer.text)
+        if self._length(shorter) >= self._length(self.messages):
+            raise UsageError("the summary is as long as what it sums up", "/clear forgets the conversation")
         self._record(lambda session: session.summarise(answer.text, window.KEPT_TURNS))
-        self.messages = window.compacted(self.messages, answer.text)
-        self._used = None
+        self.messages, self._used = shorter, None
         return True
 
     def drop_oldest(self, question: str) -> int:
@@ -183,9 +185,9 @@ class Conversation:
         """All that was said, as a session has it."""
         if self.session:
             return self.session.transcript
-        model = str(self.loaded.target.path)
         title = next((m.content for m in self.messages if m.role == "user"), "")
-        found = Transcript(Header(model, "", self.system, time.time(), title_of(title)))
+        path = str(self.loaded.target.path)
+        found = Transcript(Header(path, "", self.system, time.time(), title_of(title)))
         found.said = [Said(message) for message in self.messages if message.role != "system"]
         return found
 
@@ -252,6 +254,7 @@ class Conversation:
     def _length(self, messages: Sequence[Message]) -> int:
         return len(self.template.encode(messages))
 
+    @failures_told()
     def _generate(self, prompt: Sequence[int], view: View, max_tokens: int | None) -> Answer:
         loaded, target = self.loaded, self.loaded.target
         target.on_progress = lambda done, total: view.update(f"reading the prompt: {done} of {total} tokens")
@@ -277,15 +280,6 @@ class Conversation:
                 on_thought=view.think,
                 on_step=on_step,
             )
-        except NothingAllowed as error:
-            raise LocalspecError(
-                "no token of this model goes on as the grammar wants", "loosen the grammar or schema"
-            ) from error
-        except BadLogits as error:
-            raise LocalspecError(
-                f"the model computes no usable numbers ({error})",
-                "the file may be damaged; try --flash-attn off, --kv-type f32 or another file",
-            ) from error
         finally:
             view.clear()
 

@@ -65,7 +65,7 @@ def chat(
     grammar = read_grammar(_path(options.schema), _path(options.grammar))
     show = Show(settings.plain, options.show_drafts, settings.think is True)
     opener = Opener(settings, terminal, show, grammar)
-    if options.batch:
+    if options.batch is not None:
         return _answer_all(opener, options, sent)
     _check_text(question, sent)
     with ExitStack() as stack:
@@ -166,15 +166,16 @@ def _answer_all(opener: Opener, options: Options, sent: str | None) -> ExitStatu
 
 def _check(options: Options, question: str | None, asks: bool) -> None:
     """UsageError where options contradict each other."""
-    if options.batch and question is not None:
+    many = options.batch is not None
+    if many and question is not None:
         raise UsageError("--batch takes its prompts from the file", "leave the question away")
     one_only = {"--file": options.files, "--session": options.session, "--continue": options.go_on}
     for flag, given in one_only.items():
-        if options.batch and given:
+        if many and given:
             raise UsageError(f"{flag} is for one conversation, --batch for many", "leave one of them away")
-    if options.out is not None and not options.batch:
+    if options.out is not None and not many:
         raise UsageError("--out is for the answers of --batch", 'localspec chat "question" > FILE')
-    if not asks and not options.batch and (options.as_json or options.as_events):
+    if not (asks or many) and (options.as_json or options.as_events):
         flag = "--json" if options.as_json else "--json-stream"
         raise UsageError(
             f"{flag} needs a question", f'for example: localspec chat {flag} "why is the sky blue?"'

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal
@@ -12,7 +13,8 @@ from localspec.chat.thinking import THINK, Kind, Thinking
 from localspec.engine.generate import Generator, Prefill
 from localspec.engine.ledger import Ledger
 from localspec.engine.stats import Stats
-from localspec.engine.types import Cancelled, Step
+from localspec.engine.types import BadLogits, Cancelled, NothingAllowed, Step
+from localspec.errors import LocalspecError
 
 FinishReason = Literal["stop", "length", "context", "cancelled"]
 
@@ -55,6 +57,22 @@ class Answer:
             },
             "stats": stats.as_dict(ledger),
         }
+
+
+@contextmanager
+def failures_told() -> Iterator[None]:
+    """LocalspecError, for the user, where the model or the grammar leaves nothing to say."""
+    try:
+        yield
+    except NothingAllowed as error:
+        raise LocalspecError(
+            "no token of this model goes on as the grammar wants", "loosen the grammar or schema"
+        ) from error
+    except BadLogits as error:
+        raise LocalspecError(
+            f"the model computes no usable numbers ({error})",
+            "the file may be damaged; try --flash-attn off, --kv-type f32 or another file",
+        ) from error
 
 
 def run_turn(

@@ -107,6 +107,12 @@ def summary_pair(summary: str) -> list[Message]:
     return [Message("user", f"{SUMMARY_HEADING}\n\n{summary}"), Message("assistant", UNDERSTOOD)]
 
 
+def stands_for_earlier(turn: Sequence[Message]) -> bool:
+    """Whether a turn was never said: a mark or a summary in the place of earlier ones."""
+    asked, answered = turn[0].content, [message.content for message in turn[1:]]
+    return answered == [UNDERSTOOD] and (turn[0] == MARKER[0] or asked.startswith(f"{SUMMARY_HEADING}\n\n"))
+
+
 def _split_system(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:
     n = 1 if messages and messages[0].role == "system" else 0
     return list(messages[:n]), list(messages[n:])
