@@ -186,10 +186,8 @@ class Conversation:
         if self.session:
             return self.session.transcript
         title = next((m.content for m in self.messages if m.role == "user"), "")
-        path = str(self.loaded.target.path)
-        found = Transcript(Header(path, "", self.system, time.time(), title_of(title)))
-        found.said = [Said(message) for message in self.messages if message.role != "system"]
-        return found
+        about = Header(str(self.loaded.target.path), "", self.system, time.time(), title_of(title))
+        return Transcript(about, [Said(message) for message in self.messages if message.role != "system"])
 
     def end_row(self, answer: Answer) -> None:
         """End the last row of an answer that did not do so itself."""

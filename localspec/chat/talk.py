@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,11 +20,11 @@ from localspec.chat.turn import Answer
 from localspec.config import Settings
 from localspec.errors import ExitStatus, LocalspecError, UsageError
 from localspec.ui.interrupt import on_interrupt
-from localspec.ui.keys import ENTER, Keys
+from localspec.ui.keys import ENTER, Keys, hushed
 from localspec.ui.terminal import Terminal
 
-Edit = Callable[[str, str], None]
-"""Lets the model change a file: (path, what is to change)."""
+Take = Callable[[str, str, Terminal, Keys], None]
+"""Puts the code of an answer into a file, once that is confirmed: (path, answer, terminal, keys)."""
 ROOM = "[c]ompact into a summary, [d]rop the oldest turns, [l]arger context, [n]ot now"
 OPENING = "/help lists commands, Ctrl-C stops an answer, Ctrl-D leaves"
 
@@ -42,10 +43,10 @@ class Talk:
         keys: Keys,
         reopen: Callable[[Conversation, Settings], Conversation],
         go_on: Callable[[Conversation, str], Conversation],
-        edit: Edit | None = None,
+        take: Take | None = None,
     ) -> None:
         self.conversation, self._prompt, self._keys = conversation, prompt, keys
-        self._reopen, self._go_on, self._edit = reopen, go_on, edit
+        self._reopen, self._go_on, self._take = reopen, go_on, take
         self._files: list[str] = []  # to go with the next message
         self._warned = False
         self._bar = ""
@@ -123,7 +124,7 @@ class Talk:
                 "retry": self._retry,
                 "system": self._system,
                 "file": self._file,
-                "edit": self._edit_file,
+                "edit": self._edit,
                 "model": self._model,
                 "draft": self._draft,
                 "compact": self._compact,
@@ -180,15 +181,15 @@ class Talk:
         else:
             self.terminal.note(f"{attach.one_line(path)} goes with the next message")
 
-    def _edit_file(self, argument: str) -> None:
-        path, change = split_path(argument)
-        if not change:
-            raise UsageError(
-                "/edit needs a file and what is to change", "for example /edit app.py add a docstring"
-            )
-        if self._edit is None:
-            raise UsageError("files cannot be edited from here", "leave, then: localspec edit FILE")
-        self._edit(path, change)
+    def _edit(self, argument: str) -> None:
+        """The last answer's code into a file."""
+        path, rest = split_path(argument)
+        answers = [m.content for m in self.conversation.messages if m.role == "assistant"]
+        if rest or not path:
+            raise UsageError("/edit takes one file", 'put a name with blanks in quotes: /edit "my file.py"')
+        if not answers or self._take is None:
+            raise UsageError("there is no answer whose code could go into a file", "ask for code first")
+        self._take(path, answers[-1], self.terminal, self._keys)
 
     def _model(self, name: str) -> None:
         target = self.conversation.loaded.target
@@ -272,13 +273,14 @@ class Talk:
 
     def _choose(self, question: str, keys: str) -> str:
         """One of `keys`, the last of them at Enter, Ctrl-D or the end."""
-        self._keys.forget()
-        self.terminal.say(question)
-        found = ""
-        while not found or found not in keys:
-            pressed = self._keys.key()
-            found = keys[-1] if pressed is None or pressed == ENTER else pressed.lower()
-        self.terminal.say(f"{found}\n" if self._keys.single else "")
+        with hushed(self._keys.fd) if self._keys.single else nullcontext():
+            self._keys.forget()
+            self.terminal.say(question)
+            found = ""
+            while not found or found not in keys:
+                pressed = self._keys.key()
+                found = keys[-1] if pressed is None or pressed == ENTER else pressed.lower()
+            self.terminal.say(f"{found}\n" if self._keys.single else "")
         return found
 
     def _enlarge(self, used: int) -> None:

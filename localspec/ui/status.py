@@ -26,7 +26,8 @@ SHORT, SHORT_FOR_DRAFT = 16, 256
 
 _INTERVAL = 0.05
 _ERASE = "\x1b[J"
-_UNDERLINED = "\x1b[4m", "\x1b[24m"
+_Style = tuple[str, str]
+_NORMAL, _UNDERLINED, _DIM = ("", ""), ("\x1b[4m", "\x1b[24m"), ("\x1b[2m", "\x1b[22m")
 _BELOW = "\x1bD\x1b[A\x1b7\r\x1b[B{}\x1b[K\x1b8"  # make room (IND, up), save, next row, restore
 
 
@@ -35,7 +36,7 @@ class LiveLine:
 
     The terminal itself remembers the column, so neither scrolling nor characters on whose width terminals
     disagree displace the line. With stdout elsewhere it is the terminal's progress line. `unfolded`: what
-    the model thinks is shown on stderr, dim, instead of how much.
+    the model thinks is shown, dim, instead of how much; on stderr where stdout is no terminal.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class LiveLine:
         self._line = ""  # what the line of text in which the cursor stands has so far
         self._column = 0
         self._held = ""  # a character, with its marks, that fills its row
-        self._held_underlined = False
+        self._held_style = _NORMAL
 
     def write(self, text: str, *, underlined: bool = False) -> None:
         """Write a piece of the answer above the line; it is `underlined` on a terminal only."""
@@ -65,27 +66,36 @@ class LiveLine:
             self.clear()
             self._begun = True
         if self._below_text:
-            self._draw(sanitise(text), underlined=underlined)
+            self._draw(sanitise(text), _UNDERLINED if underlined else _NORMAL)
         elif underlined and self._terminal.out_tty:
             self._terminal.write(text, *_UNDERLINED)
         else:
             self._terminal.write(text)
 
     def think(self, text: str) -> None:
-        """A piece of what the model thinks before it answers: never on stdout."""
+        """A piece of what the model thinks before it answers: never into a file or pipe with the answer."""
         goes_on = self._thought.strip() and text[:1].strip()
         self._words = (self._words or 0) + len(text.split()) - bool(goes_on)
         self._thought = text[-1:] or self._thought
         if not self._unfolded:
             self.update(f"thinking… {self._words} words")
-        elif self._terminal.verbosity >= 0:
-            self._terminal.progress("")
-            self._terminal.say(self._terminal.dim(sanitise(text) if self._terminal.err_tty else text))
+        else:
+            self._tell(text)
 
     def _end_thinking(self) -> None:
-        if self._unfolded and self._terminal.verbosity >= 0:
-            self._terminal.say("\n\n")
+        if self._unfolded:
+            self._tell("\n\n")
         self._words, self._thought = None, ""
+
+    def _tell(self, thought: str) -> None:
+        terminal = self._terminal
+        if terminal.verbosity < 0:
+            return
+        if self._below_text:
+            self._draw(sanitise(thought), _DIM if terminal.err_color else _NORMAL)
+        else:
+            terminal.progress("")
+            terminal.say(terminal.dim(sanitise(thought) if terminal.err_tty else thought))
 
     def update(self, status: str) -> None:
         """Show `status`, at most every 50 ms a new one; none beside text that goes into a pipe."""
@@ -109,20 +119,20 @@ class LiveLine:
         else:
             self._terminal.progress("")
 
-    def _draw(self, text: str, *, underlined: bool = False, hold: bool = True) -> None:
+    def _draw(self, text: str, style: _Style = _NORMAL, *, hold: bool = True) -> None:
         """Erase the line, write `text` behind what was held back, draw the line below it."""
-        held, held_underlined = len(self._held), self._held_underlined
+        held, held_style = len(self._held), self._held_style
         text = self._follow(text, hold=hold)
         if len(text) >= held:  # what is held back now is new
-            self._held_underlined = underlined
+            self._held_style = style
         before = _ERASE if self._drawn else ""
         self._drawn = bool(self._status) and self._column < self._width
         after = _BELOW.format(self._terminal.fit(self._status)) if self._drawn else ""
-        if text and held and held_underlined != underlined:
-            before += text[:held].join(_UNDERLINED if held_underlined else ("", ""))
+        if text and held and held_style != style:
+            before += text[:held].join(held_style)
             text = text[held:]
-        if underlined and text:
-            before, after = before + _UNDERLINED[0], _UNDERLINED[1] + after
+        if text:
+            before, after = before + style[0], style[1] + after
         self._terminal.write(text, before, after)
 
     def _follow(self, text: str, *, hold: bool = True) -> str:
