@@ -145,8 +145,8 @@ class Guessers:
         def failed(error: Exception) -> None:
             self.hear.note(f"the draft model is left out: {error}")
 
-        piece, first = self.target.vocab.piece, [self.follower] if self.follower else []
-        return scheduler(settings, names, model, measured.costs, self.learned, piece, failed, first=first)
+        piece, others = self.target.vocab.piece, [self.follower] if self.follower else []
+        return scheduler(settings, names, model, measured.costs, self.learned, piece, failed, others=others)
 
     def within(self, policy: Policy) -> Policy:
         """`policy`, kept to the proven widths if that is asked for."""

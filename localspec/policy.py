@@ -64,13 +64,13 @@ def scheduler(
     piece: Callable[[int], bytes],
     on_failure: Callable[[Exception], None],
     *,
-    first: Sequence[Drafter] = (),
+    others: Sequence[Drafter] = (),
 ) -> Scheduler:
     """The scheduler over the sources named and `draft`, with what earlier sessions counted.
 
-    `first`: sources that come before those, and need no model either.
+    `others`: sources besides those that need no model either.
     """
-    drafters = [*first, *(NAMED[name]() for name in names if name in NAMED)]
+    drafters = [*(NAMED[name]() for name in names if name in NAMED), *others]
     free = [
         Free(drafter, Chances(learned.counts.get(count_key(settings, drafter.name), ())))
         for drafter in drafters

@@ -43,7 +43,7 @@ COMMANDS = (
     Entry("retry", "", "answer the last question again"),
     Entry("system", "[TEXT]", "show or replace the system message"),
     Entry("file", "FILE [QUESTION]", "give the model a file to read"),
-    Entry("edit", "FILE CHANGE", "change a file; shows the difference before it writes"),
+    Entry("edit", "FILE", "put the last answer's code into a file; asks first"),
     Entry("model", "[NAME]", "show or change the model"),
     Entry("draft", "[NAME]", "show or change who guesses: auto, none or a model"),
     Entry("stats", "", "show what guessing brought in this session"),

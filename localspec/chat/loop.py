@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from localspec import config
 from localspec.chat import attach, batch
@@ -30,6 +30,9 @@ from localspec.models import catalog
 from localspec.ui.interrupt import on_interrupt
 from localspec.ui.keys import Keys
 from localspec.ui.terminal import Terminal
+
+if TYPE_CHECKING:  # it takes long to import
+    from localspec.chat.talk import Take
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +60,17 @@ class Options:
 
 
 def chat(
-    settings: Settings, terminal: Terminal, question: str | None, sent: str | None, options: Options
+    settings: Settings,
+    terminal: Terminal,
+    question: str | None,
+    sent: str | None,
+    options: Options,
+    take: Take | None = None,
 ) -> ExitStatus:
-    """Answer `question` about `sent` (the text on stdin, if any), or talk until the user leaves."""
+    """Answer `question` about `sent` (the text on stdin, if any), or talk until the user leaves.
+
+    `take`: what /edit does, see talk.py.
+    """
     asks = question is not None or sent is not None
     _check(options, question, asks)
     grammar = read_grammar(_path(options.schema), _path(options.grammar))
@@ -78,7 +89,7 @@ def chat(
             return ExitStatus.INTERRUPTED
         status = _answer_one(conversation, options, question, sent) if asks else ExitStatus.OK
         if keys is not None:
-            status = _talk(opener, keys, () if asks else options.files)
+            status = _talk(opener, keys, () if asks else options.files, take)
         if options.stats:
             opener.conversation.show_stats()
         return status
@@ -117,7 +128,7 @@ def _message(conversation: Conversation, files: Sequence[str], question: str | N
     return attach.attach(question, files, room=conversation.room, count=conversation.count, sent=sent)
 
 
-def _talk(opener: Opener, keys: IO[str], files: Sequence[str]) -> ExitStatus:
+def _talk(opener: Opener, keys: IO[str], files: Sequence[str], take: Take | None) -> ExitStatus:
     """The prompt loop. `files` go with the first message."""
     from localspec.chat.repl import Prompt
     from localspec.chat.talk import Talk
@@ -132,7 +143,8 @@ def _talk(opener: Opener, keys: IO[str], files: Sequence[str]) -> ExitStatus:
         vi=settings.vi,
     )
     single = os.environ.get("TERM") != "dumb"
-    talk = Talk(opener.conversation, prompt, Keys(keys.fileno(), single), opener.reopen, opener.go_on)
+    board = Keys(keys.fileno(), single)
+    talk = Talk(opener.conversation, prompt, board, opener.reopen, opener.go_on, take)
     return talk.run(files)
 
 

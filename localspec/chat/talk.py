@@ -33,7 +33,7 @@ class Talk:
     """A conversation at a terminal.
 
     `reopen` loads another model, or the same with other guessers, and `go_on` takes up another session: both
-    return the conversation to go on with. `edit` is what /edit does, None if it can do nothing.
+    return the conversation to go on with. `take` is what /edit does, None if it can do nothing.
     """
 
     def __init__(

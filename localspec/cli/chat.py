@@ -23,6 +23,7 @@ from localspec.cli.common import (
     show,
 )
 from localspec.errors import UsageError
+from localspec.ui.keys import Keys
 from localspec.ui.terminal import Terminal, read_stdin
 
 
@@ -180,7 +181,14 @@ def chat(
             batch=batch,
             out=out,
         )
-        raise typer.Exit(run(settings, terminal, question, sent, options))
+        raise typer.Exit(run(settings, terminal, question, sent, options, _take))
+
+
+def _take(name: str, answer: str, terminal: Terminal, keys: Keys) -> None:
+    """What /edit does."""
+    from localspec.edit.command import take
+
+    take(name, answer, terminal, keys)
 
 
 def _refuse_together(**given: bool) -> None:

@@ -7,6 +7,7 @@ to answer.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import time
@@ -16,15 +17,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from localspec.config import Settings
-from localspec.edit import flow
+from localspec.edit import files, flow
 from localspec.edit import undo as store
-from localspec.edit.confirm import Accepted, AtTerminal, Change, Decision, Declined, confirm
+from localspec.edit.confirm import Accepted, AtTerminal, Change, Decision, Declined, Retry, confirm
 from localspec.edit.files import TextFile
 from localspec.edit.given import Given
+from localspec.edit.guards import Concern, examine
 from localspec.edit.inputs import Inputs, Options, gather
-from localspec.edit.output import patch, show_patch, write_bytes, write_to
+from localspec.edit.output import existing, patch, show_patch, write_bytes, write_to
+from localspec.edit.reply import Notes, parse_whole
 from localspec.edit.request import one_line
-from localspec.errors import ExitStatus, LocalspecError, NotApplied
+from localspec.errors import ExitStatus, LocalspecError, NotApplied, UsageError
 from localspec.ui.keys import Keys, keyboard
 from localspec.ui.terminal import Terminal
 
@@ -196,6 +199,33 @@ def _report(run: _Run) -> None:
     if run.options.as_json and run.results:
         run.terminal.write(json.dumps({"files": run.results}) + "\n")
         run.terminal.out.flush()
+
+
+def take(name: str, reply: str, terminal: Terminal, keys: Keys) -> None:
+    """The code in `reply` into the file `name`, which may be new: shown, confirmed, written.
+
+    Raises LocalspecError when it cannot be used or was not confirmed.
+    """
+    if os.path.lexists(name):
+        _one(_Run(Options((name,), ""), Inputs("", reply=reply), terminal, keys), name, Given(reply))
+        return
+    existing(name, may_replace=False)  # or it cannot be made
+    found = parse_whole(reply, "")
+    decision = confirm(
+        Change("", found.text, lambda text: [one.words for one in _looks(name, text, found.notes)]),
+        AtTerminal(terminal, keys, name),
+    )
+    if isinstance(decision, Retry):
+        raise UsageError("the answer was given, there is no other", "/retry asks for another")
+    if not isinstance(decision, Accepted):
+        terminal.note(f"{one_line(name)} was not made")
+        return
+    write_to(name, None, files.nothing(name), decision.text.encode())
+    terminal.note(f"{one_line(name)}: {len(decision.text.splitlines())} lines, a new file")
+
+
+def _looks(name: str, text: str, notes: Notes) -> tuple[Concern, ...]:
+    return examine("", text, name=name, reply_notes=notes, finish_reason="stop", instruction="")
 
 
 def undo(name: str | None, terminal: Terminal) -> ExitStatus:

@@ -52,6 +52,13 @@ class TextFile(RawFile):
     bom: bytes
 
 
+def nothing(name: str) -> TextFile:
+    """What stands for a file that is not there yet."""
+    return TextFile(
+        name, Path(name).absolute(), b"", hashlib.sha256().hexdigest(), 0o666, 1, "", "utf-8", b""
+    )
+
+
 def read(name: str, encoding: str | None = None, limit_bytes: int = LIMIT_BYTES) -> TextFile:
     """The file `name` as text that `encode` turns into the same bytes; follows symlinks, never blocks.
 
