@@ -74,7 +74,7 @@ def run(
     *command: str | Path, stdin: bytes | int = DEVNULL, stdout: int = PIPE, stderr: int = PIPE, **options: Any
 ) -> Outcome:
     """A child without a terminal, its output as text. `stdin`: what it reads, or a descriptor."""
-    given = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
+    given: dict[str, Any] = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
     done = subprocess.run(
         [str(part) for part in command],
         stdout=stdout,
@@ -82,7 +82,7 @@ def run(
         timeout=60,
         start_new_session=True,
         check=False,
-        **given,  # type: ignore[call-overload]
+        **given,
         **options,
     )
     out, err = ((stream or b"").decode() for stream in (done.stdout, done.stderr))
@@ -145,7 +145,7 @@ NO_MODELS = {
 
 
 def test_no_model_to_chat_with(files: Files) -> None:
-    done = run_each(*(["chat", "-m", files[name], "hi"] for name in NO_MODELS))
+    done = run_each(*(("chat", "-m", files[name], "hi") for name in NO_MODELS))
     for one, (code, words) in zip(done, NO_MODELS.values(), strict=True):
         refused(one, code, words)
 
@@ -249,21 +249,9 @@ def test_every_kind_of_draft_gives_the_same_text(files: Files) -> None:
 
 @pytest.mark.parametrize("temperature", ["0.8", pytest.param("0", marks=pytest.mark.slow)])
 def test_same_seed_same_text_with_the_real_model(real_copy: Callable[[str], Path], temperature: str) -> None:
-    command = (
-        *CHAT,
-        "-m",
-        real_copy("Q8_0"),
-        "--flash-attn",
-        "on",
-        "--ctx",
-        "1024",
-        "-n",
-        "120",
-        "--seed",
-        "1",
-    )
+    options = ("--flash-attn", "on", "--ctx", "1024", "-n", "120", "--seed", "1", "--temp", temperature)
+    command = (*CHAT, "-m", real_copy("Q8_0"), *options)
     drafts = ("none", "ngram", str(real_copy("Q4_0")))
-    command = (*command, "--temp", temperature)
     plain, ngram, model = (run(*command, "--draft", draft, "--draft-len", "4", STORY) for draft in drafts)
     auto = run(*command, STORY)
     assert (plain.returncode, ngram.returncode, model.returncode, auto.returncode) == (0, 0, 0, 0)
@@ -323,7 +311,8 @@ def test_absurd_requests(files: Files) -> None:
         ("there is no terminal to talk on", []),
         ("there is no terminal to talk on", ["--interactive", "hi"]),
     ]
-    done = run_each(*(["chat", "-m", files["tiny"], *args] for _, args in reasons))
+    commands: list[list[str | Path]] = [["chat", "-m", files["tiny"], *args] for _, args in reasons]
+    done = run_each(*commands)
     for one, (words, _) in zip(done, reasons, strict=True):
         refused(one, 2, words)
 
