@@ -309,7 +309,7 @@ def test_whether_to_think_is_told_to_the_template(thinker: Wider) -> None:
     assert spelt(thinker, template.encode(HI)) == HI_CHATML + "<think>\n</think>\n\n"
     assert not template.thinking().inside
     said = talk(thinker, THOUGHT.removeprefix("<think>\n"))  # when it was still to think
-    assert THOUGHT in spelt(thinker, template.encode(said))
+    assert "<think>return it\n</think>\n\nreturn" in spelt(thinker, template.encode(said))
     template = ChatTemplate("{{ thinking }} {{ effort }}", thinker, pytest.fail, thinking=True, effort="low")
     assert spelt(thinker, template.encode(HI)) == "True low"
 

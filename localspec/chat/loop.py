@@ -12,15 +12,15 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from localspec import config
-from localspec.chat import attach, batch
+from localspec.chat import attach
 from localspec.chat.conversation import Conversation
-from localspec.chat.opening import Opener, begun, find_model
-from localspec.chat.prompt import Message
+from localspec.chat.many import answer_all
+from localspec.chat.opening import Opener
 from localspec.chat.views import Events, Muted, Show
 from localspec.config import Settings, is_text
 from localspec.engine.types import Cancelled
@@ -77,7 +77,7 @@ def chat(
     show = Show(settings.plain, options.show_drafts, settings.think is True)
     opener = Opener(settings, terminal, show, grammar)
     if options.batch is not None:
-        return _answer_all(opener, options, sent)
+        return answer_all(opener, options.batch, _path(options.out), sent, stats=options.stats)
     _check_text(question, sent)
     with ExitStack() as stack:
         keys = stack.enter_context(_keyboard(sent)) if not asks or options.interactive else None
@@ -148,34 +148,6 @@ def _talk(opener: Opener, keys: IO[str], files: Sequence[str], take: Take | None
     return talk.run(files)
 
 
-def _answer_all(opener: Opener, options: Options, sent: str | None) -> ExitStatus:
-    """A batch: everything is checked before the model is loaded."""
-    name, settings, terminal = options.batch or "", opener.settings, opener.terminal
-    path = find_model(settings, terminal)
-    about = f"{path} {opener.grammar} {_that_matter(settings)}"
-    work = batch.read_batch(_lines(name, sent), name, about=about, out=_path(options.out))
-    with ExitStack() as stack:
-        try:
-            loaded = stack.enter_context(opener.load(settings, path))
-        except Cancelled:
-            return ExitStatus.INTERRUPTED
-        conversation = Conversation(loaded, terminal, opener.show)
-        stack.callback(conversation.close)
-        first = loaded.seed
-
-        def answer(messages: Sequence[Message], seed: int | None, max_tokens: int | None) -> dict[str, Any]:
-            loaded.reseed(first if seed is None else seed)
-            system = [] if messages[0].role == "system" else begun(settings)
-            conversation.begin([*system, *messages[:-1]])
-            found = conversation.ask(messages[-1].content, Muted(terminal), max_tokens)
-            return conversation.report(found)
-
-        status = batch.run_batch(work, answer, terminal.out)
-        if options.stats:
-            conversation.show_stats()
-        return status
-
-
 def _check(options: Options, question: str | None, asks: bool) -> None:
     """UsageError where options contradict each other."""
     many = options.batch is not None
@@ -204,26 +176,6 @@ def _check_text(question: str | None, sent: str | None) -> None:
 
 def _path(name: str | None) -> Path | None:
     return Path(name).expanduser() if name is not None else None
-
-
-def _lines(name: str, sent: str | None) -> list[bytes]:
-    """The lines of a batch file, "-" for stdin."""
-    if name == attach.STDIN:
-        if sent is None:
-            raise UsageError("--batch - has nothing to read", "localspec chat --batch - < prompts.jsonl")
-        return sent.encode().split(b"\n")
-    try:
-        with open(os.path.expanduser(name), "rb") as file:
-            return file.read().split(b"\n")
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {attach.one_line(name)}: {error.strerror}", "check its path"
-        ) from error
-
-
-def _that_matter(settings: Settings) -> str:
-    """The settings that answers depend on."""
-    return repr(replace(settings, color="auto", plain=False, vi=False, save=True, model=None))
 
 
 @contextmanager
