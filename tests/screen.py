@@ -102,6 +102,12 @@ class Screen:
     def size(self) -> tuple[int, int]:
         return self._view.columns, self._view.lines
 
+    @property
+    def cooked(self) -> bool:
+        """Whether the terminal itself edits and shows what is typed, as it did at first."""
+        flags: int = termios.tcgetattr(self._master)[3]
+        return flags & (wanted := termios.ECHO | termios.ICANON | termios.ISIG) == wanted
+
     def send(self, keys: str) -> None:
         """Type `keys`; Enter is "\\r"."""
         os.write(self._master, keys.encode())

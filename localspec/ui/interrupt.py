@@ -12,11 +12,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+_ENDING = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+"""Signals for which a running pass ends. All but Ctrl-C have handlers of their own, or end the process."""
+
 
 @contextmanager
 def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` from another thread at the first Ctrl-C in the block; a second raises KeyboardInterrupt.
 
+    Also at SIGTERM and SIGHUP. What their handlers raise is lost in a callback of C code, so that they are
+    called again at the end of the block.
     In a thread other than the main one signals do not arrive and this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -25,6 +30,7 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
     read, write = socket.socketpair()
     write.setblocking(False)
     presses = 0
+    seen: set[int] = set()
 
     def handle(*_: object) -> None:
         nonlocal presses
@@ -34,7 +40,8 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
 
     def watch() -> None:
         while signals := read.recv(64):
-            if signal.SIGINT in signals:
+            seen.update(_ENDING.intersection(signals))
+            if seen:
                 stop()
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -49,3 +56,5 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
         write.close()
         watcher.join()
         read.close()
+        for number in seen - {signal.SIGINT}:
+            signal.raise_signal(number)
