@@ -64,8 +64,8 @@ def while_asked(screen: Screen) -> None:
 SMALL = ("--ctx", "256", "-n", "40")
 PHASES: dict[str, tuple[Callable[[Screen], None], tuple[str, ...], int]] = {
     "prompt": (at_the_prompt, (), 0),
-    "reading": (while_reading, (), 1),
-    "answering": (while_answering, (), 1),
+    "reading": (while_reading, (), 2),
+    "answering": (while_answering, (), 2),
     "asked": (while_asked, SMALL, 2),
 }
 

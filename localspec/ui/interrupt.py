@@ -12,49 +12,48 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_ENDING = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
-"""Signals for which a running pass ends. All but Ctrl-C have handlers of their own, or end the process."""
+_ENDING = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 
 
 @contextmanager
 def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` from another thread at the first Ctrl-C in the block; a second raises KeyboardInterrupt.
 
-    Also at SIGTERM and SIGHUP. What their handlers raise is lost in a callback of C code, so that they are
-    called again at the end of the block.
-    In a thread other than the main one signals do not arrive and this does nothing.
+    The same at SIGTERM and SIGHUP where they have handlers, which are called at the end of the block: what
+    they raise would be lost in a callback of C code. In a thread other than the main one signals do not arrive and this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     read, write = socket.socketpair()
     write.setblocking(False)
-    presses = 0
-    seen: set[int] = set()
+    seen: list[int] = []
 
-    def handle(*_: object) -> None:
-        nonlocal presses
-        presses += 1
-        if presses > 1:
+    def handle(number: int, _: object) -> None:
+        seen.append(number)
+        if len(seen) > 1:
             raise KeyboardInterrupt
 
     def watch() -> None:
         while signals := read.recv(64):
-            seen.update(_ENDING.intersection(signals))
-            if seen:
+            if not before.keys().isdisjoint(signals):
                 stop()
 
+    before = {signal.SIGINT: signal.getsignal(signal.SIGINT)}
+    before |= {number: found for number in _ENDING if callable(found := signal.getsignal(number))}
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     old_fd = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
-    old_handler = signal.signal(signal.SIGINT, handle)
+    for number in before:
+        signal.signal(number, handle)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, old_handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         signal.set_wakeup_fd(old_fd)
         write.close()
         watcher.join()
         read.close()
-        for number in seen - {signal.SIGINT}:
-            signal.raise_signal(number)
+        for ending in {*seen} - {signal.SIGINT}:
+            signal.raise_signal(ending)
