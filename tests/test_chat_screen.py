@@ -310,7 +310,7 @@ main()
 
 def full(model: Path, tmp_path: Path, *options: str) -> AbstractContextManager[Screen]:
     return chat(
-        *("-m", model, "--ctx", "256", "--session", "kept", "--seed", "1", *options),
+        *("-m", str(model), "--ctx", "256", "--session", "kept", "--seed", "1", *options),
         *saying(tmp_path, "word " * 10 + "end."),
     )
 

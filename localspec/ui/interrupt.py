@@ -20,7 +20,8 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` from another thread at the first Ctrl-C in the block; a second raises KeyboardInterrupt.
 
     The same at SIGTERM and SIGHUP where they have handlers, which are called at the end of the block: what
-    they raise would be lost in a callback of C code. In a thread other than the main one signals do not arrive and this does nothing.
+    they raise would be lost in a callback of C code. In a thread other than the main one signals do not
+    arrive and this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
