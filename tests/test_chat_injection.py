@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import tiny
-from chats import COMMAND, ENV, ask, begun, chat, leave, prompted, saying, shown
+from chats import COMMAND, ENV, ask, begun, chat, leave, saying, shown
 from screen import Screen
 
 ATTACKS = {
@@ -146,12 +146,14 @@ def test_names_of_files(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         leave(screen)
         check(screen.raw)
         assert "Yes." in shown(screen)
-    for command in (
-        ["chat", "-f", f"no{NAME}", "hi"],
-        ["chat", "-m", f"./no{NAME}", "hi"],
-        ["models", "info", evil],
-    ):
-        assert "evil" in on_terminal(*command)
+
+
+@pytest.mark.slow
+def test_names_on_the_command_line(model: Path, tmp_path: Path) -> None:
+    evil = shutil.copy(model, tmp_path / "evil\u202etxt\u200b\u2066.gguf")
+    nowhere = (["-f", f"no{NAME}"], ["-m", f"./no{NAME}"], ["--grammar", f"no{NAME}"], ["--batch", NAME])
+    for command in (*(["chat", *options, "hi"] for options in nowhere), ["models", "info", evil]):
+        assert on_terminal(*command)
 
 
 def test_what_is_typed_and_kept(model: Path, tmp_path: Path) -> None:
