@@ -2,66 +2,107 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from time import perf_counter
 
-from localspec.bench import settings
 from localspec.bench.decode import Prices
 from localspec.bench.record import Recording
-from localspec.bench.replay import Forced, PricedDrafter, PricedTarget, VirtualClock
-from localspec.bench.report import AUTO
-from localspec.bench.settings import Parts
-from localspec.drafters import NAMED
-from localspec.engine.cost import DraftCost
+from localspec.bench.replay import Forced, PricedDrafter, PricedTarget, VirtualClock, padded
+from localspec.drafters import NgramDrafter
+from localspec.engine.cost import DraftCost, PassCosts
 from localspec.engine.generate import WIDEST_PASS, Generator
 from localspec.engine.schedule import Scheduler
-from localspec.engine.types import Attempt, Guess, Step
+from localspec.engine.sources import Costly, Free
+from localspec.engine.types import Attempt, Guess, Proposal, Sequential, Step, Suggest, nothing
 
-T = TypeVar("T")
+NOTHING = Proposal()
 
 
-@dataclass
+@dataclass(slots=True)
 class Stopwatch:
-    """Seconds spent in calls."""
+    """Seconds that were not the scheduler's. `leak`: what taking the time of a call costs beyond them."""
 
     seconds: float = 0.0
-
-    def time(self, call: Callable[[], T]) -> T:
-        start = time.perf_counter()
-        try:
-            return call()
-        finally:
-            self.seconds += time.perf_counter() - start
+    leak: float = 0.0
 
 
-@dataclass
-class Watched:
-    """A drafter whose time is taken."""
+@dataclass(slots=True)
+class WatchedNgram:
+    """An n-gram source whose time is taken."""
 
-    inner: Any
+    inner: NgramDrafter
     watch: Stopwatch
+    name: str = "ngram"
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.inner, name)
-        if name == "follow":
-            return lambda *given: self._each(found(*given))
-        return (lambda *given: self.watch.time(lambda: found(*given))) if callable(found) else found
+    def begin(self, context: Sequence[int]) -> None:
+        self.inner.begin(context)
 
-    def _each(self, guesses: Iterator[Guess]) -> Iterator[Guess]:
-        while (guess := self.watch.time(lambda: next(guesses, None))) is not None:
+    def propose(self, context: Sequence[int], limit: int, go_on: Callable[[float], bool]) -> Proposal:
+        start = perf_counter()
+        proposal = self.inner.propose(context, limit, go_on)
+        self.watch.seconds += perf_counter() - start + self.watch.leak
+        return proposal
+
+    def peek(self, guessed: Sequence[int], limit: int) -> Proposal:
+        start = perf_counter()
+        proposal = self.inner.peek(guessed, limit)
+        self.watch.seconds += perf_counter() - start + self.watch.leak
+        return proposal
+
+
+@dataclass(slots=True)
+class WatchedDraft:
+    """A draft model whose time is taken, but not that of the scheduler's suggestions to it."""
+
+    inner: Sequential
+    watch: Stopwatch
+    name: str = "draft"
+
+    @property
+    def seconds_to_load(self) -> float:
+        return self.inner.seconds_to_load
+
+    def begin(self, context: Sequence[int]) -> None:
+        self.inner.begin(context)
+
+    def open(self, context: Sequence[int]) -> None:
+        self.inner.open(context)
+
+    def propose(self, context: Sequence[int], limit: int, go_on: Callable[[float], bool]) -> Proposal:
+        return self.inner.propose(context, limit, go_on)
+
+    def unseen(self, context: Sequence[int]) -> int:
+        start = perf_counter()
+        unseen = self.inner.unseen(context)
+        self.watch.seconds += perf_counter() - start + self.watch.leak
+        return unseen
+
+    def follow(
+        self, context: Sequence[int], guessed: Sequence[int], suggest: Suggest = nothing
+    ) -> Iterator[Guess]:
+        start = perf_counter()
+
+        def suggested(made: Sequence[int]) -> Sequence[int]:
+            asked = perf_counter()
+            found = suggest(made)
+            self.watch.seconds -= perf_counter() - asked
+            return found
+
+        for guess in self.inner.follow(context, guessed, suggested):
+            self.watch.seconds += perf_counter() - start + self.watch.leak
             yield guess
+            start = perf_counter()
 
 
-@dataclass
+@dataclass(slots=True)
 class WatchedPolicy:
     """A policy whose time is taken step by step, that of its drafters left out."""
 
     inner: Scheduler
     drafters: Stopwatch
     steps: list[float] = field(default_factory=list)
-    _drafting: float = 0.0
+    _deciding: float = 0.0
 
     def begin(self, context: Sequence[int]) -> None:
         self.inner.begin(context)
@@ -70,34 +111,46 @@ class WatchedPolicy:
         return self.inner.plain(n_cached)
 
     def draft(self, context: Sequence[int], room: int) -> Attempt:
-        attempt, self._drafting = self._own(lambda: self.inner.draft(context, room))
+        self.drafters.seconds = 0.0
+        start = perf_counter()
+        attempt = self.inner.draft(context, room)
+        self._deciding = perf_counter() - start - self.drafters.seconds
         return attempt
 
     def learn(self, step: Step, n_cached: int) -> None:
-        _, seconds = self._own(lambda: self.inner.learn(step, n_cached))
-        self.steps.append(self._drafting + seconds)
+        start = perf_counter()
+        self.inner.learn(step, n_cached)
+        self.steps.append(self._deciding + perf_counter() - start)
 
-    def _own(self, call: Callable[[], T]) -> tuple[T, float]:
-        before, watch = self.drafters.seconds, Stopwatch()
-        found = watch.time(call)
-        return found, watch.seconds - (self.drafters.seconds - before)
+
+class Silent(NgramDrafter):
+    """Guesses nothing, at once."""
+
+    def peek(self, guessed: Sequence[int], limit: int) -> Proposal:
+        return NOTHING
+
+
+def leak(calls: int = 2000) -> float:
+    """Seconds that watching a call adds to it without booking them."""
+    watched = WatchedNgram(Silent(), Stopwatch())
+    start = perf_counter()
+    for _ in range(calls):
+        watched.peek((), 0)
+    return (perf_counter() - start - watched.watch.seconds) / calls
 
 
 def own_seconds(recording: Recording, prices: Prices) -> list[float]:
     """What the scheduler itself takes at each step of a replay."""
-    clock, watch = VirtualClock(), Stopwatch()
     assert recording.guesses
-    drafter = PricedDrafter("draft", recording.guesses, clock, prices.curve, prices.guess)
-    parts = Parts(
-        prices.curve, clock, tuple(NAMED), None, lambda: drafter, DraftCost(prices.guess, prices.guess)
-    )
-    policy = settings.make(AUTO, parts)
-    assert isinstance(policy, Scheduler)
-    for source in (*policy.free, *policy.costly):
-        source.drafter = Watched(source.drafter, watch)
+    clock, watch, curve = VirtualClock(), Stopwatch(leak=leak()), prices.curve
+    drafter = PricedDrafter("draft", recording.guesses, clock, curve, prices.guess)
+    read = prices.guess * (padded(curve, 2) / curve[1] - 1)
+    free = [Free(WatchedNgram(NgramDrafter(), watch))]
+    costly = [Costly(WatchedDraft(drafter, watch), DraftCost(prices.guess, max(0.0, read)))]
+    policy = Scheduler(PassCosts(curve, widths=tuple(curve)), free, costly, clock)
     watched = WatchedPolicy(policy, watch)
     prompt, n_ctx = recording.text[: recording.n_prompt], len(recording.text) + WIDEST_PASS
-    target = PricedTarget(clock, prices.curve, n_ctx, tokens=list(prompt[:-1]))
+    target = PricedTarget(clock, curve, n_ctx, tokens=list(prompt[:-1]))
     generator = Generator(target, Forced(recording.text), lambda _: False, watched, clock=clock)
     for _ in generator.generate(list(prompt), len(recording.emitted)):
         pass

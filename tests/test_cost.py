@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from virtual import N_PROMPT, Answer, Scripted, steep, tokens
 
 from localspec.engine.cost import LADDER, DraftCost, PassCosts, calibrate
-from localspec.engine.schedule import Free
+from localspec.engine.sources import Free
 from localspec.engine.types import Step
 
 SAWTOOTH = {1: 1.0, 2: 1.3, 3: 1.8, 4: 1.5, 5: 2.2, 6: 2.4, 7: 2.6, 8: 2.1, 16: 3.0}

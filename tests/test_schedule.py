@@ -26,7 +26,8 @@ from localspec.engine.cost import LADDER, DraftCost, PassCosts
 from localspec.engine.generate import Generator
 from localspec.engine.ledger import SHARE, START, Ledger
 from localspec.engine.sampling import Sampler
-from localspec.engine.schedule import Costly, Free, Scheduler
+from localspec.engine.schedule import Scheduler
+from localspec.engine.sources import Costly, Free
 from localspec.engine.types import Attempt, Sampling, Step
 from localspec.llama.model import LlamaModel, LoadOptions
 
@@ -298,7 +299,8 @@ def uses(wakes: bool) -> list[int]:
     fence = answer.text[FENCE]
     policy = answer.scheduler(costly=[source], wakes=lambda token: wakes and token == fence)
     answer.play(policy=policy)
-    return source.drafter.used  # type: ignore[attr-defined]
+    assert isinstance(source.drafter, Computed)
+    return source.drafter.used
 
 
 def gap(used: Sequence[int], place: int) -> int:
@@ -370,6 +372,24 @@ class Ask:
         return attempt
 
 
+@pytest.mark.parametrize("costly", [False, True])
+def test_no_pass_is_taken_at_an_old_price_that_could_now_lose_too_much(costly: bool) -> None:
+    answer = Answer(flat(), length=3000)
+    models = [model_source(answer, lambda _: True, 0.01)]
+    policy = answer.scheduler(
+        [] if costly else [Free(Scripted("seer", answer.text))], models if costly else []
+    )
+    ask = Ask(answer, policy)
+    while ask.step(200).width < 16:
+        pass
+    for width in LADDER[1:]:
+        for _ in range(3):
+            policy.costs.observe(width, ask.place, 100.0)
+    for _ in range(3):
+        width, plain = ask.step(200).width, policy.costs.plain(ask.place)
+        assert width == 1 or policy.ledger.admits(policy.costs.worst(width, ask.place) / plain)
+
+
 @pytest.mark.parametrize("curve", ["flat", "sawtooth"])
 @pytest.mark.parametrize("costly", [False, True])
 def test_guesses_and_padding_fit_the_room(curve: str, costly: bool) -> None:
@@ -396,6 +416,17 @@ def test_an_answer_fills_the_context_and_not_more(spare: int) -> None:
     assert tokens(steps) == 41 + spare
     answer = Answer(SAWTOOTH, length=40 + spare)
     assert tokens(answer.play(free=[Free(Scripted("seer", answer.text))])) == 40 + spare
+
+
+def test_the_end_of_an_answer_says_nothing_about_the_next_one() -> None:
+    """There is room again."""
+    answer = Answer(flat(), length=3000)
+    policy = answer.scheduler([Free(Scripted("seer", answer.text))])
+    ask = Ask(answer, policy)
+    assert max(ask.step(200).width for _ in range(12)) > 24
+    assert all(ask.step(2).width <= 3 for _ in range(4))
+    policy.begin(answer.text[: ask.place])
+    assert max(ask.step(200).width for _ in range(2)) > 24
 
 
 # Drawn guesses.

@@ -10,7 +10,8 @@ from localspec.bench.replay import Forced, PricedTarget, VirtualClock, padded
 from localspec.engine.cost import LADDER, PassCosts
 from localspec.engine.generate import Generator
 from localspec.engine.ledger import Ledger
-from localspec.engine.schedule import Costly, Free, Scheduler
+from localspec.engine.schedule import Scheduler
+from localspec.engine.sources import Costly, Free
 from localspec.engine.types import Dist, Guess, Logits, Model, Proposal, Step, Suggest, nothing
 
 N_PROMPT = 10

@@ -8,7 +8,7 @@ seen, a bin is believed as the source says; then what earlier sessions counted; 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -27,9 +27,16 @@ TRUST_SAID = 12.0
 TRUST_SAVED = 40.0
 """How many trials of this session the counts of earlier sessions are worth at most."""
 MOST_SAVED = 2000.0
+MOST_ASKED = 64
+"""Chances of one bin remembered at most."""
 
 Counts = list[list[float]]
 """For each bin [right, trials]."""
+
+
+TINY = 1e-6
+"""So that no chance is quite 0."""
+_SAID = TINY + TRUST_SAID * np.array(MIDDLES)
 
 
 class _Memo(dict[float, float]):
@@ -41,6 +48,11 @@ class _Memo(dict[float, float]):
     def __missing__(self, key: float) -> float:
         self[key] = value = self._work_out(key)
         return value
+
+
+def bin_of(confidence: float) -> int:
+    """The bin it falls into."""
+    return bisect_right(EDGES, confidence)
 
 
 class Chances:
@@ -55,7 +67,8 @@ class Chances:
             self._saved = [[0.0, 0.0]] * BINS
         self._right = [0.0] * BINS  # with the weight of earlier sessions in it
         self._trials = [0.0] * BINS
-        self._rates = _Memo(self._work_out)  # since the last trial
+        self._rates = _Memo(self._work_out)
+        self._asked: list[list[float]] = [[] for _ in range(BINS)]  # by bin: what _rates knows
         self._new: Counts = [[0.0, 0.0] for _ in range(BINS)]
         for i, (right, trials) in enumerate(self._saved):
             weight = min(1.0, TRUST_SAVED / trials) if trials else 0.0
@@ -63,20 +76,36 @@ class Chances:
 
     def rate(self, confidence: float) -> float:
         """Chance that a guess of this confidence is right, never quite 0."""
-        return self._rates[confidence]
-
-    def rates(self, confidence: Sequence[float]) -> list[float]:
-        """`rate` of each."""
-        return list(map(self._rates.__getitem__, confidence))
-
-    def _work_out(self, confidence: float) -> float:
         i = bisect_right(EDGES, confidence)
         return (TINY + TRUST_SAID * confidence + self._right[i]) / (TINY + TRUST_SAID + self._trials[i])
 
+    def of_bins(self) -> NDArray[np.float64]:
+        """`rate` of the middle of each bin."""
+        right, trials = np.array(self._right), np.array(self._trials)
+        found: NDArray[np.float64] = (_SAID + right) / (TINY + TRUST_SAID + trials)
+        return found
+
+    def rates(self, confidence: Iterable[float]) -> Iterator[float]:
+        """`rate` of each, remembered: for sources that say the same few numbers again and again."""
+        return map(self._rates.__getitem__, confidence)
+
+    def _work_out(self, confidence: float) -> float:
+        i = bisect_right(EDGES, confidence)
+        if len(self._asked[i]) >= MOST_ASKED:
+            self._forget(i)
+        self._asked[i].append(confidence)
+        return self.rate(confidence)
+
+    def _forget(self, i: int) -> None:
+        for confidence in self._asked[i]:
+            del self._rates[confidence]
+        self._asked[i].clear()
+
     def learn(self, confidence: float, right: bool) -> None:
         """A guess was judged."""
-        self._rates.clear()
         i = bisect_right(EDGES, confidence)
+        if self._asked[i]:
+            self._forget(i)
         self._right[i] = DECAY * self._right[i] + right
         self._trials[i] = DECAY * self._trials[i] + 1
         new = self._new[i]
@@ -116,60 +145,52 @@ SHARES = (
 """How a small draft model's confidence is spread over the bins, until a text has shown it."""
 TRUST_SHARES = 30.0
 FADE = 0.99
-TINY = 1e-6
-"""So that no chance is quite 0."""
 MOST = 63
 """Guesses an outlook looks ahead."""
-REFRESH = 16
-"""Guesses after which an outlook is worked out anew."""
+REFRESH_FIRST, REFRESH = 8, 32
+"""Guesses after which an outlook is worked out anew: soon at first, then twice as late each time."""
 
 
 class Outlook:
-    """What the next guesses of a costly source will be worth, before it has made them.
-
-    It is about to see its first guess and may stop then; what a guess is worth therefore depends on how
-    confident its guesses usually are, not only on how often they are right. `shares`: of each bin among its
-    first guesses; `after[bin]`: how often the guess after a right one of that bin is right too.
-    """
+    """What the next guesses of a costly source will be worth, before it has made them."""
 
     def __init__(self, chances: Chances, prior: float) -> None:
         self._chances = chances
-        self.shares = np.array(SHARES)
+        self._shares, self._weight = list(SHARES), 1 / (TRUST_SHARES - 1)  # of each bin among first guesses
+        # of each bin: how often the guess after a right one was right too
         self._after = [[TRUST_SAID * prior, TRUST_SAID] for _ in range(BINS)]
-        self._age, self._rows = REFRESH, np.zeros((BINS, MOST + 1))
+        self._age, self._refresh = 0, REFRESH_FIRST
         self._mean: list[float] = []
 
     def learn(self, confidence: Sequence[float], right: int, judged: int) -> None:
         """A draft was judged: the first `right` of `judged` guesses were right."""
-        i = bisect_right(EDGES, confidence[0])
-        self.shares *= 1 - 1 / TRUST_SHARES
-        self.shares[i] += 1 / TRUST_SHARES
+        self._shares[bin_of(confidence[0])] += self._weight
+        self._weight *= TRUST_SHARES / (TRUST_SHARES - 1)  # what is newer counts more
         for j in range(1, judged):
-            pair = self._after[bisect_right(EDGES, confidence[j - 1])]
+            pair = self._after[bin_of(confidence[j - 1])]
             pair[0] = FADE * pair[0] + (j < right)
             pair[1] = FADE * pair[1] + 1
         self._age += judged
-
-    def mean(self) -> list[float]:
-        """Expected right guesses among the first 0, 1, 2, ... MOST, whatever the first one says."""
-        self.gains()
-        return self._mean
+        if self._age >= 16 * REFRESH:  # nobody asks, but weights must not grow for ever
+            self.mean()
 
     def after(self, confidence: float) -> float:
         """How often the guess after a right one of this confidence is right."""
-        right, trials = self._after[bisect_right(EDGES, confidence)]
+        right, trials = self._after[bin_of(confidence)]
         return right / trials
 
-    def gains(self) -> NDArray[np.float64]:
-        """Expected right guesses among the first 0, 1, ... MOST, by bin of the first: (BINS, MOST + 1)."""
-        if self._age >= REFRESH:
+    def mean(self) -> list[float]:
+        """Expected right guesses among the first 0, 1, 2, ... MOST, whatever the first one says."""
+        if self._age >= self._refresh or not self._mean:
+            self._refresh = min(2 * self._refresh, REFRESH) if self._age else self._refresh
             self._age = 0
-            rate = np.array([self._chances.rate(middle) for middle in MIDDLES])
-            after = np.array([right / trials for right, trials in self._after])
-            sums = (after[:, None] ** np.arange(MOST)).cumsum(axis=1)
-            self._rows[:, 1:] = rate[:, None] * sums
-            self._mean = (self.shares @ self._rows).tolist()
-        return self._rows
+            right, trials = np.array(self._after).T
+            reach = np.full((MOST, BINS), right / trials)
+            shares = np.array(self._shares) / sum(self._shares)
+            self._shares, self._weight = shares.tolist(), 1 / (TRUST_SHARES - 1)
+            reach[0] = shares * self._chances.of_bins()
+            self._mean = [0.0, *np.multiply.accumulate(reach).sum(axis=1).cumsum().tolist()]
+        return self._mean
 
 
 def saved_counts(raw: object) -> Mapping[str, Sequence[Sequence[float]]]:

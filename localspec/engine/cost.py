@@ -18,16 +18,20 @@ CALIBRATION_SECONDS = 1.5
 
 SLOWEST_LEARNING = 0.1
 """Weight of a new observation once a width has been seen often."""
+MUCH = 0.03
+"""Change of what is believed of a width that is more than the usual coming and going."""
 SHIFT = 1.5
 """A plain pass this many times dearer or cheaper than remembered puts every other width in doubt."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Width:
-    """What is known of one width: seconds at an empty cache, their mean deviation, how often it was seen."""
+    """What is known of one width: seconds at an empty cache, their mean deviation, the plain pass that they
+    were measured beside, how often it was seen."""
 
     base: float
     spread: float
+    beside: float
     seen: int = 1
     odd: int = 0  # outliers in a row
 
@@ -50,29 +54,31 @@ class PassCosts:
         if not seconds.get(1, 0) > 0:
             raise ValueError("the cost of a pass over one token is missing")
         self.ladder = tuple(sorted({1, *widths}))
-        self._widths = {n: _Width(t, 0.05 * t) for n, t in sorted(seconds.items()) if n in self.ladder}
-        self._widths[1].seen = 0  # plain passes come soon and often: what they say now counts
+        plain = seconds[1]
+        self._widths = {n: _Width(t, 0.05 * t, plain) for n, t in sorted(seconds.items()) if n in self.ladder}
+        self._plain = self._widths[1]
+        self._plain.seen = 0  # plain passes come soon and often: what they say now counts
         self.slope = slope
-        self._reference = self._widths[1].base  # the plain pass the other widths were measured beside
-        self._since_plain: set[int] = set()
+        self._reference = plain  # the plain pass that all widths were first measured beside
+        self._since_plain: list[_Width] = []
         self._doubtful: dict[int, float] = {}
 
     def known(self) -> dict[int, float]:
         """Width -> seconds at an empty cache, of the widths that were measured."""
-        return {n: width.base for n, width in sorted(self._widths.items())}
+        return {n: self._now(width).base for n, width in sorted(self._widths.items())}
 
     def remembered(self) -> dict[int, float]:
         """What to keep for another session: what is in doubt now, too; it may only be a busy hour."""
-        scale = self._widths[1].base / self._doubtful.get(1, self._widths[1].base)
+        scale = self._plain.base / self._doubtful.get(1, self._plain.base)
         return {**{n: scale * seconds for n, seconds in self._doubtful.items()}, **self.known()}
 
     def plain(self, n_cached: int) -> float:
         """Seconds of a pass over one token: T1."""
-        return self._widths[1].base + self.slope * n_cached
+        return self._plain.base + self.slope * n_cached
 
     def spread(self) -> float:
         """Mean deviation of plain passes, as a share of their cost."""
-        return self._widths[1].spread / self._widths[1].base
+        return self._plain.spread / self._plain.base
 
     def front(self, n_cached: int) -> list[tuple[int, float]]:
         """(width, seconds), ascending in both: the widths that no wider one undercuts."""
@@ -81,7 +87,7 @@ class PassCosts:
         known, seconds = self._widths, 0.0
         for n in self.ladder:
             if n in known:
-                seconds = known[n].base + n * per_token
+                seconds = self._now(known[n]).base + n * per_token
             while front and front[-1][1] >= seconds and front[-1][0] in known and n in known:
                 front.pop()
             front.append((n, seconds))
@@ -91,23 +97,34 @@ class PassCosts:
         """Seconds a pass over `width` tokens takes at most, outliers left aside."""
         found = self._widths.get(width)
         if found:
-            return found.base + 2 * found.spread + self.slope * width * n_cached
+            now = self._now(found)
+            return now.base + 2 * now.spread + self.slope * width * n_cached
         widest = max(n for n in self._widths if n < width)
         return 1.2 * self.worst(widest, n_cached) * width / widest
 
-    def observe(self, width: int, n_cached: int, seconds: float) -> None:
-        """Learn from a pass. Outliers (over 3 deviations) count only from the third in a row."""
-        here = self._widths.get(width)
+    def _now(self, width: _Width) -> _Width:
+        """It, moved along with the plain passes since it was measured."""
+        plain = self._plain.base
+        if width.beside != plain and width is not self._plain and width not in self._since_plain:
+            width.base *= plain / width.beside
+            width.spread *= plain / width.beside
+            width.beside = plain
+        return width
+
+    def observe(self, width: int, n_cached: int, seconds: float) -> bool:
+        """Learn from a pass; whether that changed much. Outliers (over 3 deviations) count only from the
+        third in a row."""
         level = seconds - self.slope * width * n_cached
-        if here is None:
-            self._widths[width] = _Width(level, 0.1 * level)
-            self._since_plain.add(width)
-            return
+        if width not in self._widths:
+            self._widths[width] = here = _Width(level, 0.1 * level, self._plain.base)
+            self._since_plain.append(here)
+            return True
+        here = self._now(self._widths[width])
         deviation = abs(level - here.base)
         if here.seen >= 4 and deviation > 4.5 * here.spread + 0.02 * here.base:
             here.odd += 1
             if here.odd < 3:
-                return
+                return False
             here.seen = 1  # the level has moved: learn quickly again
         here.odd = 0
         weight = max(SLOWEST_LEARNING, 1 / (here.seen + 1))
@@ -116,18 +133,17 @@ class PassCosts:
         here.spread += weight * (min(deviation, here.base) - here.spread)
         here.seen += 1
         if width == 1:
-            self._plain_moved(here.base / before)
-        else:
-            self._since_plain.add(width)
+            self._plain_moved()
+        elif here not in self._since_plain:
+            self._since_plain.append(here)
+        return abs(here.base - before) > MUCH * before
 
-    def _plain_moved(self, factor: float) -> None:
-        """Widths not seen since the last plain pass move with it; after a big shift all are seen anew."""
-        for n, width in self._widths.items():
-            if n > 1 and n not in self._since_plain:
-                width.base *= factor
-                width.spread *= factor
+    def _plain_moved(self) -> None:
+        """Widths seen since the last plain pass go with this one; after a big shift all are seen anew."""
+        plain = self._plain
+        for width in self._since_plain:
+            width.beside = plain.base
         self._since_plain.clear()
-        plain = self._widths[1]
         if plain.seen >= 3 and not 1 / SHIFT < plain.base / self._reference < SHIFT:
             self._reference = plain.base
             self._doubtful = {**self._doubtful, **self.known()}

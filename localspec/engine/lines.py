@@ -6,11 +6,10 @@ expected to emit, less what the pass takes at the rate at which tokens are emitt
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+import math
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate
-from operator import mul, neg
 
 from localspec.engine.generate import joined
 from localspec.engine.types import Proposal
@@ -18,14 +17,46 @@ from localspec.engine.types import Proposal
 HOPELESS = 0.05
 """Chance below which further guesses of a line are not looked at."""
 
-Front = Sequence[tuple[int, float]]
-"""(width, seconds) of the passes that may be chosen, ascending, width 1 first."""
+
+@dataclass(slots=True)
+class Passes:
+    """The passes to choose from, with prices that hold for a few steps.
+
+    `rate`: tokens a second; `plain`: what a pass over one token costs, in tokens at that rate; `wider`: the
+    others that may be chosen, as (width, price, seconds beyond a plain pass that it may take), ascending;
+    `left`, `room`: seconds that might be lost, and guesses there was room for, when they were priced;
+    `cheapest`: seconds of the cheapest pass that holds a guess, whether or not it may be chosen, or 0;
+    `lasts`: steps for which this still holds.
+    """
+
+    rate: float = 0.0
+    plain: float = 0.0
+    wider: list[tuple[int, float, float]] = field(default_factory=list)
+    left: float = 0.0
+    room: int = 0
+    cheapest: float = 0.0
+    lasts: int = 0
+
+    def widest(self, room: int) -> int:
+        """Width of the widest one that checks at most `room` guesses."""
+        place = bisect_left(self.wider, (room + 2,))
+        return self.wider[place - 1][0] if place else 1
+
+    def holding(self, size: int) -> int:
+        """Width of the pass that would take `size` tokens."""
+        place = bisect_left(self.wider, (size,))
+        return self.wider[place][0] if place < len(self.wider) else size
+
+    def loss(self, size: int) -> float:
+        """Seconds beyond a plain pass that one over `size` tokens may take; endless if there is none."""
+        place = bisect_left(self.wider, (size,))
+        return self.wider[place][2] if place < len(self.wider) else math.inf
 
 
 @dataclass(slots=True)
 class Line:
     """Guesses from the first on. `reach[k]`: the chance that the first k are right; `gain[k]`: how many of
-    them are expected to be. `parts`: who guessed, and up to which guess."""
+    them are expected to be. `parts`: who guessed, and how many guesses come before theirs."""
 
     proposal: Proposal = field(default_factory=Proposal)
     reach: list[float] = field(default_factory=lambda: [1.0])
@@ -35,38 +66,29 @@ class Line:
     def __len__(self) -> int:
         return len(self.gain) - 1
 
-    def add(self, name: str, proposal: Proposal, rates: Sequence[float]) -> None:
+    def add(self, name: str, proposal: Proposal, rates: Iterable[float]) -> None:
         """Put the guesses of `proposal` behind the line, while they have any chance; `rates`: of each."""
-        reach = list(accumulate(rates, mul, initial=self.reach[-1]))
-        new = min(bisect_right(reach, -HOPELESS, key=neg), len(rates))  # up to the first that has none
-        if not new:
+        before, chance, gain = len(self), self.reach[-1], self.gain[-1]
+        if chance < HOPELESS:
             return
-        self.reach += reach[1 : new + 1]
-        self.gain += list(accumulate(reach[1 : new + 1], initial=self.gain[-1]))[1:]
-        more = cut(proposal, new)
-        self.proposal = joined(self.proposal, more) if self.proposal.tokens else more
-        self.parts.append((name, len(self)))
+        for rate in rates:
+            chance *= rate
+            gain += chance
+            self.reach.append(chance)
+            self.gain.append(gain)
+            if chance < HOPELESS:
+                break
+        if new := len(self) - before:
+            more = cut(proposal, new)
+            self.proposal = joined(self.proposal, more) if before else more
+            self.parts.append((name, before))
 
-    def first(self, length: int) -> Line:
-        """Its first `length` guesses as a line."""
-        parts = [(name, min(end, length)) for name, end in self.parts]
-        return Line(
-            cut(self.proposal, length),
-            self.reach[: length + 1],
-            self.gain[: length + 1],
-            [part for i, part in enumerate(parts) if part[1] > (parts[i - 1][1] if i else 0)],
-        )
+    def name(self, length: int) -> str:
+        """Who made its first `length` guesses, in order: "ngram", "draft+ngram"."""
+        return "+".join([name for name, before in self.parts if before < length])
 
-    def likely(self) -> Line:
-        """The part of it that is more likely right than not."""
-        return self.first(
-            next((k for k, chance in enumerate(self.reach) if chance < 0.5), len(self.reach)) - 1
-        )
 
-    @property
-    def name(self) -> str:
-        """Who guessed, in order: "ngram", "draft+ngram"."""
-        return "+".join(name for name, _ in self.parts)
+EMPTY = Line()
 
 
 @dataclass(slots=True)
@@ -77,33 +99,33 @@ class Pick:
     """
 
     value: float
-    line: Line = field(default_factory=Line)
+    line: Line = field(default_factory=lambda: EMPTY)
     kept: int = 0
     width: int = 1
 
 
-def best_pick(lines: Iterable[Line], front: Front, rate: float, least: float) -> Pick:
-    """The most valuable pick; a plain pass unless a line is worth `least` tokens more.
+def best_pick(lines: Iterable[Line], passes: Passes, room: int, left: float, least: float) -> Pick:
+    """The most valuable pick of at most `room` + 1 tokens that loses at most `left` seconds; a plain pass
+    unless a line is worth `least` tokens more.
 
-    `rate`: tokens a second.
-    Example: rate 1, front [(1, 1.0), (2, 1.2)] and a line with gain [0, 0.5]: 1 + 0.5 - 1.2 = 0.3 tokens.
+    Example: a plain pass for 1 token, one over 2 for 1.2, a line with gain [0, 0.5]: 1 + 0.5 - 1.2 = 0.3.
     """
-    best = Pick(1 - rate * front[0][1] + least)
+    best, chosen, size = 1 - passes.plain + least, EMPTY, 1
     for line in lines:
-        longest, gain = len(line), line.gain
-        if not longest:
-            continue
-        for width, seconds in front[1:]:
-            kept = width - 1 if width <= longest else longest
-            value = 1 + gain[kept] - rate * seconds
-            if value > best.value:
-                best = Pick(value, line, kept, width)
-            if width > longest:
+        gain, longest = line.gain, len(line)
+        whole = 1 + gain[-1]
+        for width, price, loss in passes.wider:
+            if width > room + 1 or whole - price <= best:  # nor can any wider one be better
                 break
-    return best
+            value = 1 + gain[width - 1] - price if width <= longest else whole - price
+            if value > best and loss <= left:
+                best, chosen, size = value, line, width
+    return Pick(best, chosen, min(size - 1, len(chosen)), size)
 
 
 def cut(proposal: Proposal, length: int) -> Proposal:
     """The first `length` guesses of a proposal."""
+    if length >= len(proposal.tokens):
+        return proposal
     dists = None if proposal.dists is None else proposal.dists[:length]
     return Proposal(proposal.tokens[:length], proposal.confidence[:length], dists)

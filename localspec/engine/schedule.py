@@ -15,7 +15,7 @@ from localspec.engine.cost import PassCosts
 from localspec.engine.drafting import Drafting, Now
 from localspec.engine.generate import MOST_GUESSES
 from localspec.engine.ledger import SHARE, Ledger
-from localspec.engine.lines import Front, Line, best_pick
+from localspec.engine.lines import Line, Passes, cut
 from localspec.engine.sources import Costly, Drafted, Free
 from localspec.engine.types import Attempt, Proposal, Step
 
@@ -35,6 +35,10 @@ CAUTION = 0.7
 DULL, EVERY, CHEAP_LOOK = 8, 4, 0.005
 """After so many steps with nothing worth checking only every fourth one looks, if a look costs more than
 this share of a plain pass: processor caches are cold after a pass, which makes it several times dearer."""
+LASTS, MOVED = 12, 0.2
+"""Steps for which prices of passes hold, unless what may be lost has moved by more than this share."""
+NARROW = 4
+"""Guesses that an answer's end leaves room for from which on prices are worked out for less room."""
 TYPICAL_ANSWER = 256
 """Tokens an answer has, until answers have been seen."""
 
@@ -68,7 +72,7 @@ class Scheduler:
         self.ledger = ledger or Ledger()
         self._drafting = Drafting(costs, free, clock, drawn=drawn)
         self._tokens, self._seconds = 30.0, 30.0 * costs.plain(0)  # of late; their ratio is the rate
-        self._cheapest = 0.0  # seconds of the cheapest pass that holds a guess, when last worked out
+        self._passes = Passes()
         self._looking, self._looked = 0.0, False  # seconds a step takes that only looks; whether this one did
         self._dear_look = False  # whether a look takes a good part of a pass
         self._dull, self._why = 0, NOTHING_TO_COPY  # steps since anything was worth checking, and why not
@@ -116,40 +120,47 @@ class Scheduler:
             if not self.costly and self._hopeless(lines, plain):
                 self._why = COSTS_MORE if lines else NOTHING_TO_COPY
                 return Attempt(why=self._why)
-        front, losses = self._front(len(context) - 1, plain, left, room_now)
-        if len(front) == 1:
+        now = Now(context, room, plain, left, self._priced(len(context) - 1, plain, left, room_now), [], [])
+        if not now.passes.wider:
             return Attempt(why=MAKING_UP)
-        if lines is None:
-            lines = self._look(context, front[-1][0] - 1)
-        now = Now(context, room, plain, left, self.rate, front, losses, self._said, lines)
-        pick = best_pick(lines, front, now.rate, LEAST_GAIN)
+        now.lines = self._look(context, now.passes.widest(room) - 1) if lines is None else lines
+        now.said = self._said
+        return self._attempt(now)
+
+    def _attempt(self, now: Now) -> Attempt:
+        """The best that can be done where guesses may be checked."""
+        pick = self._drafting.pick(now.lines, now, now.left, LEAST_GAIN)
         seconds_open = self._open(now)
         for costly in self.costly:
-            start = self._drafting.start(costly, now, pick) if costly.opened else None
-            if start is not None:
-                pick, drafted = self._drafting.compute(costly, now, start)
+            if costly.opened and self._drafting.asks(costly, now, pick):
+                pick, drafted = self._drafting.compute(costly, now)
                 self._drafted = costly, drafted
                 break
         if not pick.kept:
-            self._why = COSTS_MORE if lines or self._drafted else NOTHING_TO_COPY
+            self._why = COSTS_MORE if now.lines or self._drafted else NOTHING_TO_COPY
             return Attempt(seconds_open=seconds_open, why=self._why)
         self._dull = 0
-        line = pick.line.first(pick.kept)
-        return Attempt(line.name, line.proposal, pick.width, seconds_open)
+        name, proposal = pick.line.name(pick.kept), cut(pick.line.proposal, pick.kept)
+        return Attempt(name, proposal, pick.width, seconds_open)
 
-    def _front(self, n_cached: int, plain: float, left: float, room: int) -> tuple[Front, list[float]]:
-        """The passes that fit and whose worst case may be lost, their seconds weighed by the risk; and what
-        each of them may lose."""
-        front, losses = [(1, plain)], [0.0]
-        passes = self.costs.front(n_cached)
-        self._cheapest = passes[1][1] if len(passes) > 1 else 0.0
-        for width, seconds in passes:
+    def _priced(self, n_cached: int, plain: float, left: float, room: int) -> Passes:
+        """The passes that fit and whose worst case may be lost, their seconds weighed by the risk: worked out
+        every few steps, and when something has changed."""
+        passes = self._passes
+        passes.lasts -= 1
+        moved = abs(left - passes.left) > MOVED * (passes.left + plain)
+        fits = min(passes.room, NARROW) <= room <= passes.room
+        if passes.lasts > 0 and fits and not moved:
+            return passes
+        rate, front, wider = self.rate, self.costs.front(n_cached), []
+        for width, seconds in front:
             loss = self.costs.worst(width, n_cached) - plain
             if 1 < width <= room + 1 and loss <= left:
                 risk = CAUTION * (seconds - plain) ** 2 / max(left, 0.1 * plain)
-                front.append((width, seconds + risk))
-                losses.append(loss)
-        return front, losses
+                wider.append((width, rate * (seconds + risk), loss))
+        cheapest = front[1][1] if len(front) > 1 else 0.0
+        self._passes = Passes(rate, rate * plain, wider, left, room, cheapest, LASTS)
+        return self._passes
 
     def _look(self, context: Sequence[int], limit: int) -> list[Line]:
         """Ask every free source."""
@@ -167,7 +178,8 @@ class Scheduler:
     def _hopeless(self, lines: Sequence[Line], plain: float) -> bool:
         """Whether no line can pay even in the cheapest pass that holds a guess."""
         gain = max((line.gain[-1] for line in lines), default=0.0)
-        return gain <= self.rate * (self._cheapest - plain) if self._cheapest else not lines
+        cheapest = self._passes.cheapest
+        return gain <= self.rate * (cheapest - plain) if cheapest else not lines
 
     def _open(self, now: Now) -> float:
         """Open the costly sources that will probably repay it twice before the answer ends; seconds spent."""
@@ -190,15 +202,16 @@ class Scheduler:
 
     def _saves(self, costly: Costly, now: Now) -> float:
         """Seconds a token that the source is expected to save against what is reached of late."""
-        gain = costly.outlook.mean()
+        gain, rate = costly.outlook.mean(), now.passes.rate
         best = max(
-            (1 + gain[width - 1]) / (seconds + (width - 1) * costly.cost.guess)
-            for width, seconds in now.front[1:]
+            (1 + gain[width - 1]) / (price / rate + (width - 1) * costly.cost.guess)
+            for width, price, _ in now.passes.wider
         )
-        return 1 / now.rate - 1 / best
+        return 1 / rate - 1 / best
 
     def learn(self, step: Step, n_cached: int) -> None:
-        self.costs.observe(step.width, n_cached, step.seconds_verify + step.seconds_host)
+        if self.costs.observe(step.width, n_cached, step.seconds_verify + step.seconds_host):
+            self._passes.lasts = 0
         tokens = len(step.tokens)
         plain = self.costs.plain(n_cached)
         # What a plain pass takes, plain decoding would have paid too: only looking for guesses is extra.
@@ -214,17 +227,18 @@ class Scheduler:
             self._looking += 0.1 * (step.seconds_draft - self._looking)
         for source, proposal in self._said:
             source.learn(proposal, step.tokens)
-        for costly in self.costly:
-            costly.idle += 1
-        if self._drafted:
-            costly, drafted = self._drafted
-            costly.learn(drafted, self._said[0][1] if self._said else Proposal(), step.tokens)
-        self._wake(step.tokens)
+        if self.costly:
+            for costly in self.costly:
+                costly.idle += 1
+            if self._drafted:
+                costly, drafted = self._drafted
+                costly.learn(drafted, self._said[0][1] if self._said else Proposal(), step.tokens)
+            self._wake(step.tokens)
 
     def _wake(self, tokens: Iterable[int]) -> None:
         """Give costly sources another chance where the text has changed its kind."""
         repeats = any(proposal.confidence[0] >= LONG_MATCH for _, proposal in self._said)
-        if self.costly and (repeats or any(map(self.wakes, tokens))):
+        if repeats or any(map(self.wakes, tokens)):
             for costly in self.costly:
                 costly.rearm()
 

@@ -1,4 +1,4 @@
-"""A source as the scheduler sees it: what its guesses cost and how often they are right.
+"""A source as the scheduler sees it: what its guesses cost, how often they are right, what asking is worth.
 
 Two kinds. A *free* source (an index of the text) is asked at every step, and learns from every token, used or
 not. A *costly* one (a draft model) computes its guesses one after another, and is worth asking only if what
@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 
 from localspec.engine.chances import Chances, Outlook
 from localspec.engine.cost import DraftCost
+from localspec.engine.lines import Line, Passes
 from localspec.engine.types import Drafter, Proposal, Sequential
 
 PROBE_AFTER, PROBE_LATEST = 24, 512
@@ -20,6 +23,13 @@ PROBE_AFTER, PROBE_LATEST = 24, 512
 ALONE, AGREED, CONTRADICTED = KINDS = ("alone", "agreed", "contradicted")
 """What a free source says about a guess: nothing, the same, something else."""
 TABLES = (*KINDS, "agrees")
+CONFIRMED, STILL_RIGHT = 0.95, 0.97
+"""How often a guess is right that two sources make, to begin with and behind others that were."""
+SECOND = 0.65
+"""How well a costly source does, against its usual, where a free one is wrong."""
+ALMOST = 0.999
+READ_ALONG = 2.5
+"""How much cheaper it must be to read a guess of another source along than to make it."""
 
 
 @dataclass(slots=True)
@@ -41,11 +51,10 @@ class Free:
                 return
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Drafted:
-    """What a costly source guessed, behind which guesses of others, and what a free source said of each."""
+    """What a costly source guessed, and what a free source said of each guess."""
 
-    before: tuple[int, ...]
     proposal: Proposal
     kinds: Sequence[str]
 
@@ -56,9 +65,8 @@ class Costly:
 
     `tables`: for each of KINDS how often its guesses are right, and under "agrees" how often a free source's
     first guess, by its confidence, turns out to be this one's too. `prior`: how often it is expected to be
-    right. `opened`: it has read the text so far. `idle`: steps since it last guessed. `valued`:
-    what asking it was worth, in tokens, with the steps for which that still counts and the widest pass it was
-    for. `why`: why it is not used, or "".
+    right. `opened`: it has read the text so far. `idle`: steps since it last guessed. `asking`: what
+    asking it is worth, as last worked out. `why`: why it is not used, or "".
     """
 
     drafter: Sequential
@@ -69,7 +77,7 @@ class Costly:
     opened: bool = field(default=False, init=False)
     idle: int = field(default=0, init=False)
     probe_after: int = field(default=PROBE_AFTER, init=False)
-    valued: tuple[int, int, float] = field(default=(0, 0, 0.0), init=False)
+    asking: Asking | None = field(default=None, init=False)
     why: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -102,14 +110,12 @@ class Costly:
 
     def learn(self, drafted: Drafted, said: Proposal, emitted: Sequence[int]) -> None:
         """What was emitted where it guessed `drafted` and a free source `said` something, or nothing."""
-        if said.tokens and not drafted.before and drafted.kinds:
-            self.tables["agrees"].learn(said.confidence[0], drafted.kinds[0] == AGREED)
-        if drafted.before != tuple(emitted[: len(drafted.before)]):
-            return
-        guesses, right, judged = drafted.proposal, 0, 0
-        behind = emitted[len(drafted.before) :]
+        guesses, kinds = drafted.proposal, drafted.kinds
+        if said.tokens and kinds:
+            self.tables["agrees"].learn(said.confidence[0], kinds[0] == AGREED)
+        right = judged = 0
         for guess, confidence, kind, token in zip(
-            guesses.tokens, guesses.confidence, drafted.kinds, behind, strict=False
+            guesses.tokens, guesses.confidence, kinds, emitted, strict=False
         ):
             judged += 1
             self.tables[kind].learn(_believed(confidence, kind), guess == token)
@@ -118,6 +124,106 @@ class Costly:
             right += 1
         if judged:
             self.outlook.learn(guesses.confidence, right, judged)
+
+
+Further = list[tuple[int, float]]
+"""Guesses that may follow others, and what they add to the price of the pass."""
+
+
+class Asking:
+    """What asking a costly source is worth, in tokens, for as long as `passes` holds.
+
+    Lines of a free source that begin with the same confidence are taken for alike. `drawn` as in Scheduler.
+    """
+
+    def __init__(self, costly: Costly, passes: Passes, *, drawn: bool) -> None:
+        self.costly, self.passes, self.drawn = costly, passes, drawn
+        self.guess, self.read = passes.rate * costly.cost.guess, passes.rate * costly.cost.read
+        self.mean = costly.outlook.mean()
+        values = [
+            1 + self.mean[width - 1] - self.guess * (width - 2) - price for width, price, _ in passes.wider
+        ]
+        self.alone = max(values if drawn else [1 - passes.plain, *values])
+        self._beside: dict[tuple[str, float, int], float] = {}
+        self._further: dict[int, Further] = {}
+
+    def beside(self, line: Line, otherwise: float) -> float:
+        """What it is worth where a free source guesses `line` and the step is worth `otherwise` without."""
+        confidence = line.proposal.confidence[0]
+        key = line.parts[0][0], confidence, len(line)
+        if key not in self._beside:
+            agree = self.costly.agreement(confidence)
+            confirmed = max(self._confirmed(line), otherwise)
+            self._beside[key] = agree * confirmed + (1 - agree) * self.alone
+        return self._beside[key]
+
+    def _confirmed(self, line: Line) -> float:
+        """What a line is worth whose first guess this source makes too."""
+        factor, longest, best = CONFIRMED / line.reach[1], len(line), 0.0
+        for width, price, _ in self.passes.wider:
+            best = max(best, 1 + factor * line.gain[min(width - 1, longest)] - price)
+            if width > longest:
+                break
+        return best
+
+    def along(self, tail: Proposal, free: Free) -> int:
+        """How many guesses of `free` to read along: while that is cheaper than passes of their own."""
+        if self.read <= 0:
+            return len(tail.tokens)
+        chance, least = 1.0, READ_ALONG * self.read / self.guess
+        for count, rate in enumerate(free.chances.rates(tail.confidence)):
+            chance *= rate
+            if chance < least:
+                return count
+        return len(tail.tokens)
+
+    def goes_on(self, size: int, reach: float, confidence: float) -> bool:
+        """Whether one more guess pays behind those that make a pass of `size` tokens and are all right with
+        the chance `reach`. `confidence`: of the last one."""
+        usual = min(self.costly.outlook.after(confidence), ALMOST)
+        expected, ahead, done, whole = 0.0, reach, 0, reach * usual / (1 - usual)
+        for guesses, price in self._behind(size):
+            cost = price + self.guess * guesses
+            if whole <= cost:  # nor can more guesses pay
+                return False
+            while done < guesses:
+                ahead *= usual
+                expected += ahead
+                done += 1
+            if expected > cost:
+                return True
+        return False
+
+    def checks(self, size: int, reach: float, tail: Proposal, free: Free) -> bool:
+        """The same where `free` knows how to go on, with `tail`: one more guess is a check of that."""
+        right = free.chances.rate(tail.confidence[0])
+        if (1 - right) * reach * SECOND * self.mean[-1] <= self.guess:  # it could not gain enough
+            return False
+        further = self._behind(size)
+        gain = [0.0, *accumulate(accumulate(free.chances.rates(tail.confidence), mul))]
+        stop = _most(further, reach, gain)
+        agreed = _most(further, STILL_RIGHT * reach / right, gain)
+        contradicted = _most(further, SECOND * reach, self.mean, self.guess)
+        return right * agreed + (1 - right) * contradicted - self.guess > stop
+
+    def _behind(self, size: int) -> Further:
+        """What may follow the guesses that make a pass of `size` tokens."""
+        if size not in self._further:
+            rows = [(width - size, price) for width, price, _ in self.passes.wider if width >= size]
+            self._further[size] = [(guesses, price - rows[0][1]) for guesses, price in rows if guesses]
+        return self._further[size]
+
+
+def _most(further: Further, chance: float, gain: Sequence[float], guess: float = 0.0) -> float:
+    """What further guesses come to at best, when they count with this `chance` and each but the first costs
+    `guess`; 0 for none of them."""
+    best, longest, whole = 0.0, len(gain) - 1, chance * gain[-1]
+    for guesses, price in further:
+        cost = price + guess * (guesses - 1)
+        if whole - cost <= best:  # nor can more guesses be better
+            break
+        best = max(best, (chance * gain[guesses] if guesses < longest else whole) - cost)
+    return best
 
 
 def tables(saved: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Chances]:
