@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import TypeVar
 
 from localspec.bench.decode import Prices
 from localspec.bench.record import Recording
@@ -17,6 +18,7 @@ from localspec.engine.sources import Costly, Free
 from localspec.engine.types import Attempt, Guess, Proposal, Sequential, Step, Suggest, nothing
 
 NOTHING = Proposal()
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -111,16 +113,17 @@ class WatchedPolicy:
         return self.inner.plain(n_cached)
 
     def draft(self, context: Sequence[int], room: int) -> Attempt:
-        self.drafters.seconds = 0.0
-        start = perf_counter()
-        attempt = self.inner.draft(context, room)
-        self._deciding = perf_counter() - start - self.drafters.seconds
+        attempt, self._deciding = self._own(lambda: self.inner.draft(context, room))
         return attempt
 
     def learn(self, step: Step, n_cached: int) -> None:
-        start = perf_counter()
-        self.inner.learn(step, n_cached)
-        self.steps.append(self._deciding + perf_counter() - start)
+        _, seconds = self._own(lambda: self.inner.learn(step, n_cached))
+        self.steps.append(self._deciding + seconds)
+
+    def _own(self, call: Callable[[], T]) -> tuple[T, float]:
+        before, start = self.drafters.seconds, perf_counter()
+        found = call()
+        return found, perf_counter() - start - (self.drafters.seconds - before)
 
 
 class Silent(NgramDrafter):
