@@ -96,6 +96,7 @@ def test_entities_and_links_in_markdown(model: Path, tmp_path: Path) -> None:
         assert "evil" in screen.text
 
 
+@pytest.mark.slow
 def test_an_answer_on_a_dumb_terminal(model: Path, tmp_path: Path) -> None:
     with begun("-m", model, *saying(tmp_path, CORPUS), "hello", env={"TERM": "dumb"}) as screen:
         assert screen.exit_status() == 0
@@ -152,8 +153,9 @@ def test_names_of_files(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_names_on_the_command_line(model: Path, tmp_path: Path) -> None:
     evil = shutil.copy(model, tmp_path / "evil\u202etxt\u200b\u2066.gguf")
     nowhere = (["-f", f"no{NAME}"], ["-m", f"./no{NAME}"], ["--grammar", f"no{NAME}"], ["--batch", NAME])
-    for command in (*(["chat", *options, "hi"] for options in nowhere), ["models", "info", evil]):
-        assert on_terminal(*command)
+    for options in nowhere:
+        assert on_terminal("chat", *options, "hi")
+    assert on_terminal("models", "info", evil)
 
 
 def test_what_is_typed_and_kept(model: Path, tmp_path: Path) -> None:
@@ -180,6 +182,15 @@ def test_what_is_typed_and_kept(model: Path, tmp_path: Path) -> None:
         ask(screen, "")
         leave(screen)
         check(screen.raw)
+
+
+@pytest.mark.slow
+def test_what_is_kept(model: Path, tmp_path: Path) -> None:
+    options = ("-m", str(model), *saying(tmp_path, f"Yes {CORPUS}."), "--session", "kept")
+    with chat(*options, "--system", CORPUS) as screen:
+        screen.paste(f"title {CORPUS}")
+        ask(screen, "")
+        leave(screen)
     path = tmp_path / "home/sessions/kept.jsonl"
     with path.open("a") as file:
         file.write(json.dumps({"role": "user", "content": f"open {CORPUS}", "time": 1, "n": 3}) + "\n")
@@ -187,16 +198,12 @@ def test_what_is_typed_and_kept(model: Path, tmp_path: Path) -> None:
         assert "not answered yet: open" in screen.text
         leave(screen)
         check(screen.raw)
-    for command in (
-        ["list"],
-        ["show", "kept"],
-        ["export", "kept"],
-        ["show", f"no{NAME}"],
-        ["rm", f"no{NAME}"],
-    ):
-        assert on_terminal("sessions", *command)
+    for command in ("list", "show kept", "export kept"):
+        assert on_terminal("sessions", *command.split())
+    assert on_terminal("sessions", "rm", NAME)
 
 
+@pytest.mark.slow
 def test_a_forged_session(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "home/sessions"
     folder.mkdir(parents=True)

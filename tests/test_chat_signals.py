@@ -110,11 +110,6 @@ def test_killed_in_the_middle_of_an_answer(tmp_path: Path) -> None:
         screen.interrupt(signal.SIGKILL)
         assert screen.exit_status() == -signal.SIGKILL
     assert messages(tmp_path) == [STORY]
-    with chat(*KEEP, "-n", "3") as screen:
-        assert "not answered yet: Write a long song" in screen.text
-        ask(screen, "/retry")
-        leave(screen)
-    assert len(messages(tmp_path)) == 3
 
 
 ABORTING = """
@@ -209,14 +204,21 @@ def test_two_chats_with_one_session(model: Path, tmp_path: Path) -> None:
                 "error: session kept is open in another localspec; leave that one first, "
                 "or begin a new session\n"
             )
-        with chat(*options, "--session", "other") as second:
-            ask(second, "/sessions kept")
-            assert "session kept is open in another localspec" in second.text
-            ask(second, "three")
-            leave(second)
         ask(screen, "four")
         leave(screen)
     assert messages(tmp_path) == ["one", "Yes.", "four", "Yes."]
+
+
+@pytest.mark.slow
+def test_taking_up_a_session_that_is_open(model: Path, tmp_path: Path) -> None:
+    options = ("-m", str(model), *saying(tmp_path, "Yes."))
+    with chat(*options, *KEEP) as screen, chat(*options, "--session", "other") as second:
+        ask(screen, "one")
+        ask(second, "/sessions kept")
+        assert "session kept is open in another localspec" in second.text
+        ask(second, "three")
+        leave(second)
+        leave(screen)
     assert messages(tmp_path, "other") == ["three", "Yes."]
 
 
