@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from localspec.engine.generate import joined
 from localspec.engine.types import Proposal
 
+LOCAL = 0.8
+"""How far the speed a line promises counts, against the speed of late."""
 HOPELESS = 0.05
 """Chance below which further guesses of a line are not looked at."""
 
@@ -104,17 +106,21 @@ class Pick:
     width: int = 1
 
 
-def best_pick(lines: Iterable[Line], passes: Passes, room: int, left: float, least: float) -> Pick:
+def best_pick(lines: Sequence[Line], passes: Passes, room: int, left: float, least: float) -> Pick:
     """The most valuable pick of at most `room` + 1 tokens that loses at most `left` seconds; a plain pass
     unless a line is worth `least` tokens more.
 
-    Example: a plain pass for 1 token, one over 2 for 1.2, a line with gain [0, 0.5]: 1 + 0.5 - 1.2 = 0.3.
+    Where a line promises more tokens a second than there were of late, as within a long copy, time is worth
+    that much more: the passes that follow will be as quick.
+    Example: a plain pass for 1 token, one over 2 for 1.6, a line with gain [0, 0.5]: 1 + 0.5 - 1.6 = -0.1.
     """
-    best, chosen, size = 1 - passes.plain + least, EMPTY, 1
+    worth = _worth(lines, passes, room)
+    best, chosen, size = 1 - worth * passes.plain + least, EMPTY, 1
     for line in lines:
         gain, longest = line.gain, len(line)
         whole = 1 + gain[-1]
-        for width, price, loss in passes.wider:
+        for width, usual, loss in passes.wider:
+            price = worth * usual
             if width > room + 1 or whole - price <= best:  # nor can any wider one be better
                 break
             value = 1 + gain[width - 1] - price if width <= longest else whole - price
@@ -129,3 +135,15 @@ def cut(proposal: Proposal, length: int) -> Proposal:
         return proposal
     dists = None if proposal.dists is None else proposal.dists[:length]
     return Proposal(proposal.tokens[:length], proposal.confidence[:length], dists)
+
+
+def _worth(lines: Sequence[Line], passes: Passes, room: int) -> float:
+    """What time is worth against the rate of late: 1, or more where a line is quicker than that."""
+    best = 1.0
+    for line in lines:
+        gain, longest = line.gain, len(line)
+        for width, price, _ in passes.wider:
+            if width > room + 1:
+                break
+            best = max(best, (1 + gain[min(width - 1, longest)]) / price)
+    return 1 + LOCAL * (best - 1)
