@@ -332,6 +332,20 @@ def test_sessions(chat: Run, localspec: Run) -> None:
     assert [found["name"] for found in listed(localspec)] == ["two"]
 
 
+def test_sessions_alone_lists_them(chat: Run, localspec: Run) -> None:
+    chat("--session", "one", "what?")
+    assert localspec("sessions") == localspec("sessions", "list")
+    assert "Commands:" in localspec("sessions", "-h").out
+
+
+def test_models_alone_lists_them(localspec: Run) -> None:
+    assert localspec("models") == localspec("models", "list")
+
+
+def test_only_stdin_may_be_empty_on_purpose(localspec: Run) -> None:
+    localspec("chat", " ").refused(2, "the question is empty; give some text\n")
+
+
 @pytest.mark.parametrize("command", ["show", "export", "rm"])
 def test_sessions_that_are_not_there(command: str, localspec: Run) -> None:
     localspec("sessions", command, "no").refused(2, "there is no session no; localspec sessions lists them")

@@ -124,6 +124,46 @@ def test_a_name_that_looks_like_a_flag_can_be_given_and_undone() -> None:
     assert Path("-y").read_text() == OLD
 
 
+@pytest.mark.parametrize("name", ["new\nline.py", os.fsdecode(b"\xff.py")])
+def test_a_name_that_cannot_be_typed_is_undone_as_the_last_one(name: str) -> None:
+    os.rename("a.py", name)
+    assert run(name, reply="reply", yes=True)[2].endswith(" undo with: localspec undo\n")
+    undo(None, terminal())
+    assert Path(name).read_text() == OLD
+
+
+@pytest.mark.parametrize("name", ["./a.py", "b/../a.py", "{here}/a.py"])
+def test_a_patch_names_the_file_as_git_apply_takes_it(name: str) -> None:
+    os.mkdir("b")
+    patch = run(name.format(here=os.getcwd()), reply="reply", diff=True)[1]
+    subprocess.run(["git", "init", "-q"], check=True)
+    subprocess.run(["git", "apply"], input=patch.encode(), check=True)
+    assert Path("a.py").read_text() == NEW
+
+
+def test_a_given_answer_that_cannot_be_used_is_said_once() -> None:
+    Path("reply").write_text("I cannot do that.")
+    status, out, err = run(reply="reply", yes=True)
+    assert (status, out) == (ExitStatus.NOT_APPLIED, "")
+    assert err.startswith("error: the answer cannot be used: The answer has no code block")
+    assert err.count("no code block") == 1
+    assert "mend it" in err
+
+
+def test_a_closed_stdin_is_no_answer_and_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UsageError, match="nothing comes on stdin"):
+        run(reply="-")
+    with pytest.raises(UsageError, match="nothing comes on stdin"):
+        run("-", reply="reply")
+
+
+def test_without_edits_the_list_says_so() -> None:
+    where = terminal()
+    edits(where)
+    assert said(where) == ("", "there are no edits that could be taken back\n")
+
+
 def test_edits_are_listed_the_last_one_first() -> None:
     Path("b\n.py").write_text("x\n")
     run(reply="reply", yes=True)
@@ -183,6 +223,15 @@ def test_the_patch_makes_of_the_file_what_the_edit_makes_of_it(raw: bytes, encod
 def test_nothing_to_change_is_no_failure() -> None:
     Path("reply").write_text(f"```\n{OLD}```")
     assert run(reply="reply") == (ExitStatus.OK, "", "a.py: nothing to change\n")
+
+
+def test_a_result_that_goes_elsewhere_is_there_also_when_nothing_changes() -> None:
+    Path("a.py").write_text(NEW)
+    Path("b.py").write_text("old")
+    for out in ("new.py", "b.py", "a.py"):
+        assert run(reply="reply", yes=True, out=out)[0] == ExitStatus.OK
+        assert Path(out).read_text() == NEW
+    assert [Path(entry.path).name for entry in entries()] == ["b.py"]
 
 
 def test_json_is_one_object_and_asks_nothing() -> None:
@@ -391,7 +440,7 @@ def at_prompt(*flags: str) -> Screen:
 
 def test_a_person_sees_the_change_and_says_yes() -> None:
     with at_prompt() as screen:
-        screen.wait("Write this? [Y]es")
+        screen.wait("Write a.py? [Y]es")
         assert screen.rows[:4] == ["@@ -1,2 +1,2 @@", " def f():", "-    return 2", "+    return 3"]
         assert Path("a.py").read_text() == OLD
         screen.send("\r")
@@ -404,7 +453,7 @@ def test_json_asks_nobody_on_a_terminal_either() -> None:
     with at_prompt("--json") as screen:
         assert screen.exit_status() == ExitStatus.NOT_APPLIED
         assert '"status": "declined"' in "".join(screen.rows)
-        assert "Write this?" not in screen.text
+        assert "Write a.py?" not in screen.text
 
 
 @pytest.mark.parametrize(
@@ -412,7 +461,7 @@ def test_json_asks_nobody_on_a_terminal_either() -> None:
 )
 def test_a_person_says_no_or_leaves(keys: str, status: int) -> None:
     with at_prompt() as screen:
-        screen.wait("Write this?")
+        screen.wait("Write a.py?")
         screen.send(keys)
         assert screen.exit_status() == status
         assert screen.rows[-1].endswith("a.py is as it was")
@@ -433,7 +482,7 @@ def test_where_something_is_suspicious_enter_says_no() -> None:
 
 def test_a_file_that_was_touched_while_its_change_was_shown_is_left_alone() -> None:
     with at_prompt() as screen:
-        screen.wait("Write this?")
+        screen.wait("Write a.py?")
         Path("a.py").write_text("mine\n")
         screen.send("y")
         assert screen.exit_status() == ExitStatus.FILE_CHANGED
@@ -448,7 +497,7 @@ def test_the_instruction_is_asked_for_and_keys_come_from_the_terminal_behind_a_p
         assert screen.exit_status() == ExitStatus.MODEL_MISSING
     piped = shlex.join(child("--reply", "-"))
     with Screen(["sh", "-c", f"cat reply | {piped}"]) as screen:
-        screen.wait("Write this?")
+        screen.wait("Write a.py?")
         screen.send("y")
         assert screen.exit_status() == ExitStatus.OK
     assert Path("a.py").read_text() == NEW
@@ -461,7 +510,7 @@ def test_of_ten_that_look_at_one_file_one_wins() -> None:
             Path(f"reply{i}").write_text(REPLY.replace("3", str(30 + i)))
             screens.append(stack.enter_context(Screen(child("--reply", f"reply{i}"))))
         for screen in screens:
-            screen.wait("Write this?")
+            screen.wait("Write a.py?")
         for screen in screens:
             screen.send("y")
         codes = [screen.exit_status() for screen in screens]
@@ -505,6 +554,14 @@ def test_a_file_that_fails_does_not_keep_the_next_one_from_its_turn(small: Setti
     assert (status, first["file"], second["file"]) == (ExitStatus.USAGE, "long.py", "a.py")
     assert "do not fit" in first["error"]
     assert "longest allowed length" in second["error"]
+
+
+def test_a_model_is_asked_again_and_the_reason_said(small: Settings) -> None:
+    task, where = Task(read("a.py"), "x"), terminal()
+    with opened(small, where, 100) as author:
+        (part,), _ = author.parts(task)
+        author.answer(request_for(task, part), Wrong("Sorry.", "The answer has no code block.\nMore."))
+    assert "the answer cannot be used (The answer has no code block.); asking again\n" in said(where)[1]
 
 
 def test_the_source_that_follows_the_file_knows_it_and_changes_no_text(small: Settings) -> None:
@@ -602,7 +659,7 @@ def test_a_real_model_is_shown_checked_and_writes_nothing_without_consent(real_m
     Path("a.py").write_text(code)
     model = ["-m", str(real_model), "--ctx", "1024", "-n", "200", "-t", "1"]
     with Screen(child("-i", "Replace add with plus.", *model), env=LLAMA) as screen:
-        screen.wait("Write this?")
+        screen.wait("Write a.py?")
         assert "% · " in screen.raw  # how far it has come
         assert "tokens/s" in screen.text
         assert "@@ -1,6 +1," in screen.text

@@ -122,6 +122,12 @@ def test_the_prompt_shows_what_enter_does() -> None:
     assert worried.said == "It no longer parses.\nWrite this? [y]es [N]o [h]unks [e]ditor [r]etry [?] "
 
 
+def test_the_question_names_the_file() -> None:
+    desk = Script("y")
+    confirm(Change(BEFORE, AFTER, name="a.py"), desk)
+    assert desk.said.startswith("Write a.py? [Y]es")
+
+
 def test_who_wants_it_in_spite_of_concerns_gets_it() -> None:
     for keys in ("y", "ha", "hyy"):
         assert confirm(Change(BEFORE, AFTER, lambda _: ("odd",)), Script(keys)) == Accepted(AFTER)

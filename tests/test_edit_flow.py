@@ -57,7 +57,7 @@ class Script:
     def parts(self, task: Task) -> tuple[Sequence[Part], str]:
         return [Part(region, self.format) for region in self.regions(task)], "why so"
 
-    def answer(self, request: Request, wrong: Wrong | None) -> Reply | None:
+    def answer(self, request: Request, wrong: Wrong | None) -> Reply:
         self.asked.append((request, wrong))
         reply = self.replies.pop(0)
         return Reply(reply) if isinstance(reply, str) else reply
@@ -154,15 +154,14 @@ def test_the_final_newline_comes_and_goes_when_asked_for(path: Path) -> None:
 
 def test_an_answer_that_cannot_be_used_is_given_back_once_with_the_reason(path: Path) -> None:
     bad = BLOCK.replace("square(a)", "sqare(a)")
-    script, notes = Script([bad, BLOCK], "blocks"), list[str]()
-    assert carry_out(task(path), script, notes=notes).status == "written"
+    script = Script([bad, BLOCK], "blocks")
+    assert carry_out(task(path), script).status == "written"
     (first, none), (second, wrong) = script.asked
     assert (first, none) == (second, None)
     assert wrong is not None
     assert wrong.reply == bad
     assert "SEARCH lines of block 1 are not in the text" in wrong.reason
     assert "def square(a):" in wrong.reason
-    assert "cannot be used" in notes[1]
 
 
 def test_after_two_unusable_answers_nothing_is_written(path: Path) -> None:

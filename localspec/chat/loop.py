@@ -169,7 +169,8 @@ def _check(options: Options, question: str | None, asks: bool) -> None:
 def _check_text(question: str | None, sent: str | None) -> None:
     for text, what in ((question, "the question"), (sent, "stdin")):
         if text is not None and not text.strip():
-            raise UsageError(f"{what} is empty", "give some text, or </dev/null if nothing is meant to come")
+            none = ", or </dev/null if nothing is meant to come" if text is sent else ""
+            raise UsageError(f"{what} is empty", f"give some text{none}")
         if text is not None and not is_text(text):
             raise UsageError(f"{what} has NUL bytes or is not UTF-8", "only text can be asked about")
 

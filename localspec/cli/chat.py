@@ -198,12 +198,15 @@ def _refuse_together(**given: bool) -> None:
         raise UsageError(f"{' and '.join(flags)} exclude each other", f"give {flags[0]} or {flags[1]}")
 
 
-sessions_app = typer.Typer(
-    help="The conversations that are kept: listed, shown, exported, deleted.",
-    rich_markup_mode=None,
-    no_args_is_help=True,
-)
+sessions_app = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
 _Session = Annotated[str, typer.Argument(help="Its name; localspec sessions list has them.")]
+
+
+@sessions_app.callback()
+def _sessions(context: typer.Context) -> None:
+    """The conversations that are kept: listed, shown, exported, deleted."""
+    if context.invoked_subcommand is None:
+        sessions_list()
 
 
 @sessions_app.command("list")

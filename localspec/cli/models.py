@@ -17,11 +17,14 @@ def register(app: typer.Typer) -> None:
     app.command()(doctor)
 
 
-models_app = typer.Typer(
-    help="The models there are: listed, described, fetched, deleted, paired.",
-    rich_markup_mode=None,
-    no_args_is_help=True,
-)
+models_app = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
+
+
+@models_app.callback()
+def _models(context: typer.Context) -> None:
+    """The models there are: listed, described, fetched, deleted, paired."""
+    if context.invoked_subcommand is None:
+        models_list()
 
 
 @models_app.command("list")

@@ -11,7 +11,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -113,10 +113,15 @@ def _decide(run: _Run) -> Callable[[flow.Proposal], Decision]:
 
     def ask(found: flow.Proposal) -> Decision:
         assert keys is not None
-        change = Change(found.before, found.after, lambda text: [one.words for one in found.concerns(text)])
-        return confirm(change, AtTerminal(run.terminal, keys, found.task.file.name))
+        name = found.task.file.name
+        change = Change(found.before, found.after, lambda text: _words(found.concerns(text)), one_line(name))
+        return confirm(change, AtTerminal(run.terminal, keys, name))
 
     return ask
+
+
+def _words(concerns: Iterable[Concern]) -> list[str]:
+    return [one.words for one in concerns]
 
 
 def _write(run: _Run) -> flow.Write:
@@ -153,7 +158,8 @@ def _conclude(run: _Run, outcome: flow.Outcome, result: dict[str, Any]) -> None:
             terminal.note(_written(run, outcome))
     elif outcome.status == "unchanged":
         terminal.note(f"{name}: nothing to change")
-        if options.filters:
+        there = run.inputs.out
+        if options.filters or (options.out and (there is None or there.raw != outcome.file.raw)):
             _write(run)(outcome.file, outcome.file.raw)
     elif options.diff:
         result["status"] = "shown"
@@ -191,7 +197,10 @@ def _written(run: _Run, outcome: flow.Outcome) -> str:
         return f"{name}: {counts}, written to {out}"
     written = out or name
     argument = ("-- " if written.startswith("-") else "") + shlex.quote(written)
-    return f"{written}: {counts}, undo with: localspec undo {argument}"
+    argument = (
+        argument if argument.isprintable() else ""
+    )  # it could not be typed: the last edit is the default
+    return f"{written}: {counts}, undo with: localspec undo {argument}".rstrip()
 
 
 def _report(run: _Run) -> None:
@@ -212,7 +221,7 @@ def take(name: str, reply: str, terminal: Terminal, keys: Keys) -> None:
     existing(name, may_replace=False)  # or it cannot be made
     found = parse_whole(reply, "")
     decision = confirm(
-        Change("", found.text, lambda text: [one.words for one in _looks(name, text, found.notes)]),
+        Change("", found.text, lambda text: _words(_looks(name, text, found.notes)), one_line(name)),
         AtTerminal(terminal, keys, name),
     )
     if isinstance(decision, Retry):
@@ -246,6 +255,8 @@ def edits(terminal: Terminal, as_json: bool = False) -> ExitStatus:
         ]
         terminal.write(json.dumps(told, indent=2) + "\n")
         return ExitStatus.OK
+    if not found:
+        terminal.note("there are no edits that could be taken back")
     for entry in found:
         sizes = f"{entry.bytes_before} -> {entry.bytes_after} bytes"
         terminal.write(f"{_when(entry)}  {sizes:>26}  {one_line(entry.path)}\n")

@@ -67,11 +67,15 @@ Decision = Accepted | Declined | Retry
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A text and what is to take its place. `check`: what speaks against a text, in a sentence each."""
+    """A text and what is to take its place. `check`: what speaks against a text, in a sentence each.
+
+    `name`: of the file, for the question.
+    """
 
     before: str
     after: str
     check: Callable[[str], Sequence[str]] = lambda _: ()
+    name: str = "this"
 
 
 class Desk(Protocol):
@@ -110,7 +114,7 @@ def _ask_about(change: Change, desk: Desk) -> Decision | str:
     desk.say("".join(f"{concern}\n" for concern in concerns))
     yes, no = ("[y]es", "[N]o") if concerns else ("[Y]es", "[n]o")
     while True:
-        desk.say(f"Write this? {yes} {no} [h]unks [e]ditor [r]etry [?] ")
+        desk.say(f"Write {change.name}? {yes} {no} [h]unks [e]ditor [r]etry [?] ")
         key = desk.key()
         match ("n" if concerns else "y") if key == ENTER else key and key.lower():
             case None | "n":

@@ -54,10 +54,10 @@ class Author(Protocol):
     def parts(self, task: Task) -> tuple[Sequence[Part], str]:
         """What to ask for, and why so, "" if there is nothing to say. Raises UsageError if it cannot be."""
 
-    def answer(self, request: Request, wrong: Wrong | None) -> Reply | None:
-        """The answer, after one that was `wrong` another; None: there is no other.
+    def answer(self, request: Request, wrong: Wrong | None) -> Reply:
+        """The answer, after one that was `wrong` another.
 
-        Raises KeyboardInterrupt when it was stopped.
+        Raises NotApplied where there is no other, KeyboardInterrupt when it was stopped.
         """
 
     def summary(self) -> str:
@@ -198,7 +198,7 @@ def propose(task: Task, author: Author, note: Callable[[str], None]) -> Proposal
     if why:
         note(why)
     try:
-        rewritten = tuple(_rewritten(task, part, author, note) for part in parts)
+        rewritten = tuple(_rewritten(task, part, author) for part in parts)
     finally:
         if summary := author.summary():
             note(summary)
@@ -212,24 +212,21 @@ def propose(task: Task, author: Author, note: Callable[[str], None]) -> Proposal
     return Proposal(task, after, rewritten).examined()
 
 
-def _rewritten(task: Task, part: Part, author: Author, note: Callable[[str], None]) -> Rewritten:
+def _rewritten(task: Task, part: Part, author: Author) -> Rewritten:
     """The new text of a part; an answer that cannot be used is given back once, with the reason."""
     request = request_for(task, part)
     wrong: Wrong | None = None
     while True:
         reply = author.answer(request, wrong)
-        if reply is None:
-            raise NotApplied(_first_line(wrong.reason if wrong else "there is no answer"), "ask again")
         try:
             return _read(part, request.text, reply)
         except BadReply as error:
             if reply.finish_reason in CUT_OFF:  # it would be again
                 raise NotApplied(*CUT_OFF[reply.finish_reason]) from error
             if wrong:
-                what = f"the answer cannot be used: {_first_line(error.reason)}"
+                what = f"the answer cannot be used: {first_line(error.reason)}"
                 raise NotApplied(what, "a larger model may do better, or --lines for a part") from error
             wrong = Wrong(reply.text, error.reason)
-            note(f"the answer cannot be used ({_first_line(error.reason)})")
 
 
 def _read(part: Part, before: str, reply: Reply) -> Rewritten:
@@ -247,5 +244,6 @@ def _worst(rewritten: Sequence[Rewritten]) -> str:
     return next((one.finish_reason for one in rewritten if one.finish_reason != "stop"), "stop")
 
 
-def _first_line(text: str) -> str:
+def first_line(text: str) -> str:
+    """Of what an author is told, as much as goes into a line."""
     return short(text.partition("\n")[0], 160)

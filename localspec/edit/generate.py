@@ -17,7 +17,7 @@ from localspec.chat.prompt import ChatTemplate, Message, quote
 from localspec.chat.turn import run_turn
 from localspec.config import Settings
 from localspec.edit.fences import FENCE, fences_of, longest_fence
-from localspec.edit.flow import Reply, Wrong
+from localspec.edit.flow import Reply, Wrong, first_line
 from localspec.edit.parts import Part, Room, Task, parts_of
 from localspec.edit.request import LEAST_REPLY, Request, correction, messages
 from localspec.engine.schedule import Scheduler
@@ -71,6 +71,8 @@ class ModelAuthor:
         """Raises KeyboardInterrupt at Ctrl-C, UsageError if the request does not fit the context."""
         if wrong is None:
             self._part = (self._part[0] + 1, self._part[1])
+        else:
+            self.terminal.note(f"the answer cannot be used ({first_line(wrong.reason)}); asking again")
         unchanged = self._tokens(_fenced(request.text))
         prompt = self._prompt(request, wrong, len(unchanged))
         if follower := self.loaded.guessers.follower:

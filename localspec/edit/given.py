@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from localspec.edit.flow import Reply, Wrong
+from localspec.edit.flow import Reply, Wrong, first_line
 from localspec.edit.parts import Part, Task
 from localspec.edit.reply import has_markers
 from localspec.edit.request import Request
@@ -24,9 +24,10 @@ class Given:
         blocks = has_markers(self.text) and not has_markers(region.text)
         return (Part(region, task.format or ("blocks" if blocks else "whole")),), ""
 
-    def answer(self, request: Request, wrong: Wrong | None) -> Reply | None:
+    def answer(self, request: Request, wrong: Wrong | None) -> Reply:
         if wrong:
-            return None
+            what = f"the answer cannot be used: {first_line(wrong.reason)}"
+            raise NotApplied(what.removesuffix("."), "mend it, or have another one written")
         if self._said:
             raise NotApplied(
                 "the answer was given beforehand, there is no other", "ask for one without --reply"

@@ -123,7 +123,7 @@ def _source(name: str) -> Source:
 def _from_stdin(encoding: str | None) -> TextFile:
     """What came on stdin, under the rules for files."""
     if sys.stdin is None or sys.stdin.isatty():
-        raise UsageError("stdin is a terminal", 'send a text: localspec edit - -i "..." < FILE')
+        raise UsageError("nothing comes on stdin", 'send a text: localspec edit - -i "..." < FILE')
     with tempfile.TemporaryDirectory(prefix="localspec-") as folder:
         path = Path(folder, "stdin")
         path.write_bytes(sys.stdin.buffer.read(LIMIT_BYTES + 1))
@@ -166,6 +166,8 @@ def _instruction(options: Options, terminal: Terminal, keys: Keys | None) -> str
 
 
 def _reply(name: str) -> str:
+    if name == STDIN and sys.stdin is None:
+        raise UsageError("nothing comes on stdin", "send the answer: --reply - < ANSWER")
     try:
         with nullcontext(sys.stdin.buffer) if name == STDIN else open(name, "rb") as stream:
             raw = stream.read(LIMIT_BYTES + 1)

@@ -85,7 +85,14 @@ def _rename_new(old: str, new: str, folder: int) -> None:
 def patch(file: TextFile, after: str) -> str:
     """The change as `git apply` takes it; a BOM is a character of the first line."""
     mark = "\ufeff" if file.bom and file.encoding == "utf-8" else ""
-    return unified(mark + file.text, mark + after, file.name)
+    return unified(mark + file.text, mark + after, _from_here(file.name))
+
+
+def _from_here(name: str) -> str:
+    """A file's name without dots on the way, from the current folder where it is below that."""
+    path = os.path.normpath(name)
+    inside = os.path.isabs(path) and Path(path).is_relative_to(os.getcwd())
+    return os.path.relpath(path) if inside else path
 
 
 def show_patch(terminal: Terminal, file: TextFile, after: str) -> None:
