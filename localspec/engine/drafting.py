@@ -1,7 +1,7 @@
-"""Letting a costly source guess: whether and from where, how long it goes on, and what of it to check.
+"""Letting a costly source guess: whether, how long it goes on, and what of it to check.
 
-It may go on behind guesses of a free source (an index of the text), and a free source behind its own. What
-the free source would say is read along in the passes of the costly one, and tells how far to believe it: two
+It begins at the text's end, and a free source (an index of the text) may go on behind it. What the free
+source would say is read along in the passes of the costly one, and tells how far to believe it: two
 sources seldom make the same mistake. Decides by expected values; knows neither the ledger's rule nor how
 costs are learnt, only what may be lost at this step.
 """
