@@ -1,5 +1,10 @@
 """`python -m localspec`."""
 
-from localspec.cli import main
+import sys
+
+try:
+    from localspec.cli import main
+except KeyboardInterrupt:  # so soon that nothing has begun
+    sys.exit(130)
 
 main()

@@ -38,6 +38,10 @@ RULES: dict[str, tuple[list[Any], list[Any]]] = {
     "system": (["", "Be brief.", "é\n\t"], ["a\0b", "\udce9"]),
     "stop": ([(), ("END", "\n")], [("",), ("END", ""), ("a\0b",), ("\udce9",)]),
     "color": (["auto", "always", "never"], ["", "yes"]),
+    "plain": ([True, False], []),
+    "think": ([True, False], []),
+    "vi": ([True, False], []),
+    "save": ([True, False], []),
 }
 GOOD = [(name, value) for name, (allowed, _) in RULES.items() for value in allowed]
 BAD = [(name, value) for name, (_, refused) in RULES.items() for value in refused]

@@ -202,7 +202,9 @@ def test_killed_at_each_call(tmp_path: Path, mode: str) -> None:
 def test_killed_at_any_time(tmp_path: Path) -> None:
     old, new = map(int, program("killed_at_random", tmp_path).split())
     assert old + new == 200
-    assert min(old, new) > 20  # it is killed before and after
+    assert (
+        min(old, new) > 5
+    )  # it is killed before and after, more seldom so where others keep the machine busy
 
 
 def test_one_of_ten_wins(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def plain_user(tmp_path: Path) -> Iterator[None]:
     if os.geteuid():
         yield
         return
-    folders = [tmp_path, *tmp_path.parents][:3]
+    folders = [tmp_path, *tmp_path.parents][:-2]  # all that may be closed to others
     before = {folder: folder.stat() for folder in folders}
     for folder in folders:
         os.chmod(folder, 0o755)

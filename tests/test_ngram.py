@@ -246,13 +246,14 @@ few_tokens = st.lists(st.integers(0, 3), min_size=1, max_size=8)
 
 @given(short_texts, few_tokens)
 @settings(max_examples=400, deadline=None)
-def test_after_finds_the_longest_suffix_with_more_tokens_behind_the_text(
+def test_a_walk_finds_the_longest_suffix_with_more_tokens_behind_the_text(
     text: list[int], more: list[int]
 ) -> None:
     index = SuffixAutomaton()
     index.extend(text)
     before = index.match_length, index.match_end
-    length, end = index.after(more)
+    state, length = index.walk(*index.here(), more)
+    end = index.end_of(state)
     found, ends = occurrences(text, more)
     assert length == found
     assert end in ends if ends else end == 0

@@ -517,9 +517,7 @@ def test_what_the_summary_says() -> None:
     assert summary_text(count(STEPS[1:2]), seed=0) == (
         "1 tokens · 10.0 tokens/s · 1.00 tokens/pass · 100 passes per 100 tokens · seed 0"
     )
-    assert summary_text(Stats(), seed=1) == (
-        "0 tokens · 0.0 tokens/s · 0.00 tokens/pass · 0 passes per 100 tokens · seed 1"
-    )
+    assert summary_text(Stats(), seed=1) == "no answer"
     assert summary_text(count(priced([PLAIN])), 0, "so it is") == (
         "1 tokens · 10.0 tokens/s · 1.00 tokens/pass · 100 passes per 100 tokens · 1.00x plain"
         " · so it is · seed 0"

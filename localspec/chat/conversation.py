@@ -43,6 +43,7 @@ class ContextFull(UsageError):
 @dataclass(slots=True)
 class Conversation:
     """`session`: where it is kept, if it is. `stats`: the counts of all turns. `last`: the latest answer.
+    `unanswered`: the last question, if nothing came of it; it is in no prompt.
 
     A session that cannot be written costs no answer: the user hears of it once, and it goes on unkept.
     """
@@ -54,6 +55,7 @@ class Conversation:
     messages: list[Message] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats, init=False)
     last: Answer | None = field(default=None, init=False)
+    unanswered: str | None = field(default=None, init=False)
     template: ChatTemplate = field(init=False)
     _used: int | None = field(default=None, init=False)  # tokens that the messages take, if that is known
     _plain_first: float = field(default=0.0, init=False)  # seconds of a plain pass when it was first measured
@@ -62,6 +64,7 @@ class Conversation:
         loaded, target = self.loaded, self.loaded.target
         if self._scheduler:
             self._plain_first = self._scheduler.costs.known()[1]
+        self.unanswered = self.session.unanswered if self.session else self.unanswered
         # A grammar holds for all that is emitted: thoughts would have to follow it too.
         constrained = loaded.generator.sampler.constraint is not None
         thinks = False if constrained and loaded.settings.think is None else loaded.settings.think
@@ -112,16 +115,25 @@ class Conversation:
         if len(prompt) > (self._most if turns else total):
             raise ContextFull(len(prompt), total, turns=turns and self._fits_alone(asked[-1]))
         self._record(lambda session: session.add(asked[-1]))
+        self.unanswered = question
         answer = self._generate(prompt, view or self.show.view(self.terminal), max_tokens)
+        stopped = answer.finish_reason == "cancelled"
+        if stopped and not answer.tokens:  # the question stays open
+            self._used = None
+            return answer
+        self.unanswered = None
         said = Message("assistant", answer.text, answer.tokens, answer.thinking)
         self.messages, self.last = [*asked, said], answer
         self._used = len(self.loaded.target.tokens)
-        stopped = answer.finish_reason == "cancelled"
         self._record(lambda session: session.add(said, stopped=stopped, seed=self.loaded.seed))
         return answer
 
     def undo(self) -> str:
         """Take back the last question and its answer; the question. Raises UsageError if there is none."""
+        if self.unanswered is not None:
+            question, self.unanswered = self.unanswered, None
+            self._record(lambda session: session.undo())
+            return question
         places = [i for i, message in enumerate(self.messages) if message.role == "user"]
         if not places or window.stands_for_earlier(self.messages[places[-1] :]):
             raise UsageError("there is nothing to take back", "ask something first")
@@ -134,7 +146,7 @@ class Conversation:
         """Forget what was said; the system message stays."""
         self._record(lambda session: session.clear())
         self.messages = [message for message in self.messages if message.role == "system"]
-        self._used = None
+        self._used = self.unanswered = None
 
     @property
     def system(self) -> str:

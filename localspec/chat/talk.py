@@ -157,9 +157,7 @@ class Talk:
         self.terminal.note(f"taken back: {transcript.title_of(question)}")
 
     def _retry(self, _: str) -> None:
-        kept = self.conversation.session
-        unanswered = kept.unanswered if kept else None
-        question = unanswered or self.conversation.undo()
+        question = self.conversation.unanswered or self.conversation.undo()
         self.conversation.loaded.reseed(secrets.randbits(32))
         self.answer(question)
 
@@ -298,9 +296,8 @@ class Talk:
             )
 
     def _offer_unanswered(self) -> None:
-        kept = self.conversation.session
-        if kept and kept.unanswered is not None:
-            self.terminal.note(f"not answered yet: {transcript.title_of(kept.unanswered)} - /retry asks it")
+        if question := self.conversation.unanswered:
+            self.terminal.note(f"not answered yet: {transcript.title_of(question)} - /retry asks it")
 
 
 def _larger(used: int, most: int) -> int:

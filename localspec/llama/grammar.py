@@ -69,6 +69,8 @@ def _read(path: Path) -> str:
 
 def _check(gbnf: str, path: Path) -> None:
     """Let llama.cpp parse the grammar where a crash or an endless loop harms nobody."""
+    if not gbnf.strip():  # which it would take for no grammar at all
+        raise UsageError(f"{path.name} is empty", HELP)
     bare = re.sub(r'"(\\.|[^"\\])*"|\[(\\.|[^\]\\])*\]|#[^\n]*', " ", gbnf, flags=re.DOTALL)
     if "<" in bare or "!" in bare:
         raise UsageError(

@@ -21,7 +21,7 @@ def packaged_model() -> Path | None:
 
 def check_file(path: Path) -> Path:
     """`path`, or the first shard of its set; raises what a user can act on before llama.cpp sees the file."""
-    parts = [path.with_name(name) for name in shard_names(path.name)]
+    parts = [path.with_name(name) for name in shard_names(path.name)] if path.name else [path]
     for part in parts:
         try:
             _check_magic(part)

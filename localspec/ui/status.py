@@ -188,7 +188,9 @@ def live_text(stats: Stats) -> str:
 def summary_text(stats: Stats, seed: int, reason: str | None = None) -> str:
     """The line after an answer: what it cost, what guessing brought or the `reason` why it did not, and how
     to get it again."""
-    passes = 100 * stats.passes / stats.tokens if stats.tokens else 0.0
+    if not stats.tokens:
+        return "no answer"
+    passes = 100 * stats.passes / stats.tokens
     parts = [
         f"{stats.tokens} tokens",
         f"{stats.tokens_per_second:.1f} tokens/s",
