@@ -64,7 +64,7 @@ def while_asked(screen: Screen) -> None:
 SMALL = ("--ctx", "256", "-n", "40")
 PHASES: dict[str, tuple[Callable[[Screen], None], tuple[str, ...], int]] = {
     "prompt": (at_the_prompt, (), 0),
-    "reading": (while_reading, (), 2),
+    "reading": (while_reading, (), 1),  # no answer is kept where none had begun
     "answering": (while_answering, (), 2),
     "asked": (while_asked, SMALL, 2),
 }

@@ -297,7 +297,10 @@ def valid(value: Any, schema: Any) -> bool:
     if not isinstance(value, PYTHON[kind]) or isinstance(value, bool) != (kind == "boolean"):
         return False
     if "format" in schema:
-        return bool(READ[schema["format"]](value))
+        try:
+            return bool(READ[schema["format"]](value))
+        except ValueError:
+            return False
     return kind != "string" or bool(schema["minLength"] <= len(value) <= schema["maxLength"])
 
 
