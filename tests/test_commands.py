@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.commands import COMMANDS, Command, help_text, is_open, mentions, parse, split_path
+from localspec.chat.commands import COMMANDS, Command, help_text, is_open, parse, split_path
 from localspec.errors import UsageError
 
 
@@ -105,9 +105,3 @@ def test_paths_in_arguments():
     assert split_path("a.py") == ("a.py", "")
     assert split_path('"open') == ("", '"open')
     assert split_path("") == ("", "")
-
-
-def test_files_named_in_a_message():
-    assert mentions("compare @a.py and @dir/b.py, then @a.py.") == ("a.py", "dir/b.py")
-    assert mentions('read @"my file.txt"!') == ("my file.txt",)
-    assert mentions("mail me@example.org, @ or a@b") == ()

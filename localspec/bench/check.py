@@ -16,6 +16,7 @@ from localspec.app import Loaded, open_target
 from localspec.bench.certificate import DEFECT, About, Certificate
 from localspec.bench.verify import CONTROL_WIDTH, run
 from localspec.bench.workloads import FAMILIES, Prompt, built_in, read_prompts
+from localspec.chat.opening import find_draft, find_model, hearing
 from localspec.chat.prompt import ChatTemplate, Message
 from localspec.config import Settings
 from localspec.drafters import NAMED
@@ -25,9 +26,7 @@ from localspec.engine.types import Attempt, Cancelled, Policy, Sampling, Source,
 from localspec.errors import ExitStatus, UsageError
 from localspec.llama import devices
 from localspec.llama.library import LOG, CancelFlag
-from localspec.loading import Hear, budget
-from localspec.obtain import default_model, obtain
-from localspec.policy import draft_model, draft_names
+from localspec.policy import draft_names
 from localspec.ui.interrupt import on_interrupt
 from localspec.ui.terminal import Terminal
 
@@ -159,11 +158,8 @@ def _encode(
 
 def _load(settings: Settings, terminal: Terminal, cancel: CancelFlag, temp: float) -> Loaded:
     LOG.echo = terminal.verbosity >= 2
-    named = draft_model(settings.draft)
-    path = obtain(settings.model, terminal) if settings.model else default_model(terminal, *budget())
-    draft = obtain(named, terminal) if named else None
-    hear = Hear(note=terminal.note, detail=terminal.detail, progress=terminal.progress)
-    return open_target(replace(settings, temp=temp), path, draft, cancel=cancel, hear=hear)
+    path, draft = find_model(settings, terminal), find_draft(settings, terminal)
+    return open_target(replace(settings, temp=temp), path, draft, cancel=cancel, hear=hearing(terminal))
 
 
 def _about(loaded: Loaded, wanted: Wanted, seed: int) -> About:

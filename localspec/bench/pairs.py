@@ -19,9 +19,9 @@ from localspec.bench.compare import Optimum
 from localspec.bench.decode import Prices
 from localspec.bench.replay import Forced, PricedTarget, VirtualClock
 from localspec.bench.report import ALL
-from localspec.chat.prompt import ChatTemplate, Tokenizer, quote
+from localspec.chat.prompt import ChatTemplate, Tokenizer
 from localspec.drafters import EditDrafter, NgramDrafter
-from localspec.edit.request import Request, messages
+from localspec.edit.request import Request, messages, unchanged_reply
 from localspec.engine import oracle
 from localspec.engine.cost import PassCosts
 from localspec.engine.generate import MOST_GUESSES, WIDEST_PASS, Fixed, Generator, common_prefix
@@ -171,13 +171,10 @@ def _text(item: Mapping[str, Any], key: str) -> str:
 def case_of(pair: Pair, template: ChatTemplate, vocab: Vocabulary) -> Case:
     """The pair as `localspec edit` asks for it, and the whole file in a fence as the answer."""
     prompt = template.encode(messages(Request(pair.instruction, pair.name, pair.before, "whole")))
-    reply, original = (vocab.tokenize(_fenced(text), special=False) for text in (pair.after, pair.before))
+    reply, original = (
+        vocab.tokenize(unchanged_reply(text), special=False) for text in (pair.after, pair.before)
+    )
     return Case(pair, len(prompt), (*prompt, *reply), tuple(original), vocab)
-
-
-def _fenced(text: str) -> str:
-    _, _, quoted = quote(text, "").partition("\n")
-    return quoted.rstrip("\n")
 
 
 def measure(cases: Sequence[Case], curves: Mapping[str, Prices]) -> list[Row]:

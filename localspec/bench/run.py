@@ -46,6 +46,7 @@ from localspec.bench.outcomes import Outcome, outcomes_of
 from localspec.bench.record import Recorder, Recording
 from localspec.bench.report import AUTO, PLAIN, markdown
 from localspec.bench.workloads import Prompt, built_in, read_forced, read_prompts
+from localspec.chat.opening import find_draft, find_model, hearing
 from localspec.chat.prompt import ChatTemplate
 from localspec.config import Settings
 from localspec.drafters import LazyDrafter
@@ -54,9 +55,6 @@ from localspec.engine.types import Cancelled
 from localspec.errors import ExitStatus, UsageError
 from localspec.llama.library import CancelFlag
 from localspec.llama.model import LlamaModel
-from localspec.loading import Hear, budget
-from localspec.obtain import default_model, obtain
-from localspec.policy import draft_model
 from localspec.ui.interrupt import on_interrupt
 from localspec.ui.terminal import Terminal
 
@@ -152,11 +150,8 @@ def _prompts(options: Options) -> list[Prompt]:
 
 def load(wishes: Settings, terminal: Terminal, cancel: CancelFlag) -> Loaded:
     """The model and its guessers, as chat would have them."""
-    named = draft_model(wishes.draft)
-    path = obtain(wishes.model, terminal) if wishes.model else default_model(terminal, *budget())
-    draft = obtain(named, terminal) if named else None
-    hear = Hear(note=terminal.note, detail=terminal.detail, progress=terminal.progress)
-    return open_target(wishes, path, draft, cancel=cancel, hear=hear)
+    path, draft = find_model(wishes, terminal), find_draft(wishes, terminal)
+    return open_target(wishes, path, draft, cancel=cancel, hear=hearing(terminal))
 
 
 def make_bench(loaded: Loaded) -> Bench:

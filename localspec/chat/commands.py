@@ -96,16 +96,6 @@ def split_path(argument: str) -> tuple[str, str]:
     return (found[0].strip('"'), argument[found.end() :].strip()) if found else ("", argument)
 
 
-def mentions(text: str) -> tuple[str, ...]:
-    """The paths in a message, each once: words that begin with @, as in `explain @src/main.py`.
-
-    Trailing punctuation is none of the path; quotes keep blanks and punctuation: `@"my file.txt"`.
-    """
-    found = (match[1] for match in re.finditer(rf"(?<!\S)@({PATH})", text))
-    paths = (path.strip('"') if path.startswith('"') else path.rstrip(".,;:!?)") for path in found)
-    return tuple(dict.fromkeys(path for path in paths if path))
-
-
 def help_text() -> str:
     """The table, one command a line, and how several lines are typed."""
     heads = [" ".join(filter(None, (f"/{entry.name}", entry.argument))) for entry in COMMANDS]

@@ -27,7 +27,7 @@ from localspec.engine.types import Cancelled
 from localspec.errors import ExitStatus, UsageError
 from localspec.llama.grammar import read_grammar
 from localspec.models import catalog
-from localspec.ui.interrupt import on_interrupt
+from localspec.ui.interrupt import ENDING, on_interrupt
 from localspec.ui.keys import Keys
 from localspec.ui.terminal import Terminal
 
@@ -186,8 +186,7 @@ def _leaving_on_signals() -> Iterator[None]:
     def leave(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    ours = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
-    before = {number: signal.signal(number, leave) for number in ours}
+    before = {number: signal.signal(number, leave) for number in ENDING}
     try:
         yield
     finally:

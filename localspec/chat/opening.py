@@ -69,10 +69,8 @@ class Opener:
         """
         terminal = self.terminal
         LOG.echo = terminal.verbosity >= 2
-        named = draft_model(settings.draft)
         path = path or find_model(settings, terminal)
-        draft = obtain(named, terminal) if named else None
-        hear = Hear(note=terminal.note, detail=terminal.detail, progress=terminal.progress)
+        draft, hear = find_draft(settings, terminal), hearing(terminal)
         with on_interrupt(self.cancel.set):
             loaded = open_target(settings, path, draft, cancel=self.cancel, hear=hear, grammar=self.grammar)
         terminal.progress("")
@@ -145,6 +143,17 @@ class Opener:
 def find_model(settings: Settings, terminal: Terminal) -> Path:
     """The file of the model to load: the one named, fetched if need be, or the best one here."""
     return obtain(settings.model, terminal) if settings.model else default_model(terminal, *budget())
+
+
+def find_draft(settings: Settings, terminal: Terminal) -> Path | None:
+    """The file of the draft model that is named, fetched if need be; None if none is."""
+    named = draft_model(settings.draft)
+    return obtain(named, terminal) if named else None
+
+
+def hearing(terminal: Terminal) -> Hear:
+    """The user, as who hears of what happens while a model is opened."""
+    return Hear(note=terminal.note, detail=terminal.detail, progress=terminal.progress)
 
 
 def begun(settings: Settings) -> list[Message]:

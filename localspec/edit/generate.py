@@ -13,22 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from localspec.app import Loaded, open_target
-from localspec.chat.prompt import ChatTemplate, Message, quote
-from localspec.chat.turn import run_turn
+from localspec.chat.opening import find_draft, find_model, hearing
+from localspec.chat.prompt import ChatTemplate, Message
+from localspec.chat.turn import failures_told, run_turn
 from localspec.config import Settings
 from localspec.edit.fences import FENCE, fences_of, longest_fence
 from localspec.edit.flow import Reply, Wrong, first_line
 from localspec.edit.parts import Part, Room, Task, parts_of
-from localspec.edit.request import LEAST_REPLY, Request, correction, messages
+from localspec.edit.request import LEAST_REPLY, Request, correction, messages, unchanged_reply
 from localspec.engine.schedule import Scheduler
 from localspec.engine.stats import Stats
-from localspec.engine.types import BadLogits, Cancelled, Step
-from localspec.errors import LocalspecError, NoFit, UsageError
+from localspec.engine.types import Cancelled, Step
+from localspec.errors import NoFit, UsageError
 from localspec.llama.library import LOG, CancelFlag
-from localspec.loading import Hear, budget
 from localspec.models.facts import read_model
-from localspec.obtain import default_model, obtain
-from localspec.policy import draft_model
 from localspec.ui.interrupt import on_interrupt
 from localspec.ui.status import live_text, summary_text
 from localspec.ui.terminal import Terminal
@@ -73,7 +71,7 @@ class ModelAuthor:
             self._part = (self._part[0] + 1, self._part[1])
         else:
             self.terminal.note(f"the answer cannot be used ({first_line(wrong.reason)}); asking again")
-        unchanged = self._tokens(_fenced(request.text))
+        unchanged = self._tokens(unchanged_reply(request.text))
         prompt = self._prompt(request, wrong, len(unchanged))
         if follower := self.loaded.guessers.follower:
             follower.follow_file(unchanged if request.format == "whole" else (), len(prompt))
@@ -150,23 +148,19 @@ class ModelAuthor:
 
         target.on_progress = lambda n, of: self._show(f"reading {request.name}: {n} of {of} tokens")
         try:
-            answer = run_turn(
-                loaded.generator,
-                prompt,
-                piece=lambda token: shown.get(token) or target.vocab.piece(token),
-                max_tokens=max_tokens,
-                thinking=self.template.thinking(),
-                stops=loaded.settings.stop,
-                on_text=said.add,
-                on_step=on_step,
-            )
+            with failures_told():
+                answer = run_turn(
+                    loaded.generator,
+                    prompt,
+                    piece=lambda token: shown.get(token) or target.vocab.piece(token),
+                    max_tokens=max_tokens,
+                    thinking=self.template.thinking(),
+                    stops=loaded.settings.stop,
+                    on_text=said.add,
+                    on_step=on_step,
+                )
         except _Complete:
             return Reply(said.text)
-        except BadLogits as error:
-            raise LocalspecError(
-                f"the model computes no usable numbers ({error})",
-                "the file may be damaged; try --flash-attn off, --kv-type f32 or another file",
-            ) from error
         return Reply(answer.text, answer.finish_reason)
 
     def _where(self, request: Request) -> str:
@@ -217,11 +211,6 @@ def is_complete(answer: str, before: str) -> bool:
     return 2 * (first.end - first.first) >= len(old) and (longest == 0 or len(first.mark) > longest)
 
 
-def _fenced(text: str) -> str:
-    """What an answer that changes nothing would be."""
-    return quote(text, "").partition("\n")[2].removesuffix("\n")
-
-
 @contextmanager
 def opened(settings: Settings, terminal: Terminal, tokens: int) -> Iterator[ModelAuthor]:
     """A model that has room for a file of about `tokens` tokens, as far as it can. Closed at the end.
@@ -229,9 +218,8 @@ def opened(settings: Settings, terminal: Terminal, tokens: int) -> Iterator[Mode
     Raises KeyboardInterrupt at Ctrl-C, and what `obtain` and `open_target` raise.
     """
     LOG.echo = terminal.verbosity >= 2
-    named = draft_model(settings.draft)
-    path = obtain(settings.model, terminal) if settings.model else default_model(terminal, *budget())
-    draft = obtain(named, terminal) if named else None
+    path = find_model(settings, terminal)
+    draft = find_draft(settings, terminal)
     with _loaded(_roomy(settings, path, tokens), settings, path, draft, terminal) as loaded:
         terminal.progress("")
         author = ModelAuthor(loaded, terminal)
@@ -255,7 +243,7 @@ def _loaded(
 ) -> Loaded:
     """The model as `wanted`, or with what `settings` say if that does not fit."""
     cancel = CancelFlag()
-    hear = Hear(note=terminal.note, detail=terminal.detail, progress=terminal.progress)
+    hear = hearing(terminal)
     try:
         with on_interrupt(cancel.set):
             try:

@@ -150,6 +150,11 @@ def correction(reason: str) -> Message:
     return Message("user", f"{reason}\n\nAnswer again, completely and in the form asked for.")
 
 
+def unchanged_reply(text: str) -> str:
+    """What a whole answer that changes nothing of `text` would be."""
+    return quote(text, "").partition("\n")[2].removesuffix("\n")
+
+
 def one_line(name: str) -> str:
     """A file's name as the model sees it: one printable line of at most 200 characters."""
     return "".join(char if char.isprintable() else "?" for char in name[-200:])

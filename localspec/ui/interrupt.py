@@ -12,7 +12,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_ENDING = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+ENDING = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+
+"""Signals by which a program is told to end."""
 
 
 @contextmanager
@@ -41,7 +43,7 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
                 stop()
 
     before = {signal.SIGINT: signal.getsignal(signal.SIGINT)}
-    before |= {number: found for number in _ENDING if callable(found := signal.getsignal(number))}
+    before |= {number: found for number in ENDING if callable(found := signal.getsignal(number))}
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     old_fd = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)

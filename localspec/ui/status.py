@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from localspec.engine.ledger import HOARD, Ledger
 from localspec.engine.stats import WINDOW, Stats
 from localspec.ui import plots
-from localspec.ui.terminal import Terminal, sanitise
+from localspec.ui.terminal import Terminal, sanitise, words_begun
 
 PAYS = 1.05
 """Gain over plain decoding, reading the prompt included, from which on guessing paid."""
@@ -74,8 +74,7 @@ class LiveLine:
 
     def think(self, text: str) -> None:
         """A piece of what the model thinks before it answers: never into a file or pipe with the answer."""
-        goes_on = self._thought.strip() and text[:1].strip()
-        self._words = (self._words or 0) + len(text.split()) - bool(goes_on)
+        self._words = (self._words or 0) + words_begun(self._thought, text)
         self._thought = text[-1:] or self._thought
         if not self._unfolded:
             self.update(f"thinking… {self._words} words")

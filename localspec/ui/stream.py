@@ -15,7 +15,7 @@ from dataclasses import replace
 from rich.cells import chop_cells
 
 from localspec.ui.markdown import Block, cut, render
-from localspec.ui.terminal import Terminal, sanitise
+from localspec.ui.terminal import Terminal, sanitise, words_begun
 
 INTERVAL = 0.05
 """Seconds that a status stays at least."""
@@ -69,8 +69,7 @@ class MarkdownStream:
             self._finish_blocks()
             self._words, self._thought = 0, ""
         before, text = self._thought, sanitise(text)
-        begins_inside = before[-1:].strip() and text[:1].strip()
-        self._words += len(text.split()) - bool(begins_inside)
+        self._words += words_begun(before, text)
         self._thought = before + text if self._unfolded else text[-1:] or before
         self._draw_when_due()
 

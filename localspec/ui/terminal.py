@@ -187,6 +187,12 @@ def sanitise(text: str) -> str:
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control, format (bidi, zero width), surrogate, odd line ends
 
 
+def words_begun(before: str, text: str) -> int:
+    """How many words begin in `text`, which goes on behind `before`."""
+    goes_on = before[-1:].strip() and text[:1].strip()
+    return len(text.split()) - bool(goes_on)
+
+
 def _one_line(text: str) -> str:
     return sanitise(" ".join(text.split()))
 
