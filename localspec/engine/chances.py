@@ -147,7 +147,7 @@ TRUST_SHARES = 30.0
 FADE = 0.99
 MOST = 63
 """Guesses an outlook looks ahead."""
-REFRESH_FIRST, REFRESH = 8, 32
+REFRESH_FIRST, REFRESH = 8, 64
 """Guesses after which an outlook is worked out anew: soon at first, then twice as late each time."""
 
 

@@ -8,13 +8,14 @@ costs are learnt, only what may be lost at this step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from localspec.engine.cost import PassCosts
 from localspec.engine.lines import Line, Passes, Pick, best_pick
-from localspec.engine.sources import AGREED, ALONE, CONTRADICTED, Asking, Costly, Drafted, Free
-from localspec.engine.types import Dist, Guess, Proposal
+from localspec.engine.sources import AGREED, NOTHING, Asking, Costly, Free, Made
+from localspec.engine.types import Proposal
 
 READ_NOW = 0.25
 """Share of its unseen tokens that the next draft is charged for: what it reads serves later ones too."""
@@ -23,7 +24,6 @@ LIKELY = 0.5
 likely to be right."""
 TAIL = 15
 """Guesses of a free source looked at behind those of a costly one."""
-NOTHING = Proposal()
 
 
 @dataclass(slots=True)
@@ -39,46 +39,6 @@ class Now:
     passes: Passes
     said: list[tuple[Free, Proposal]]
     lines: list[Line]
-
-
-@dataclass(slots=True)
-class Made:
-    """A draft in the making. `tokens`, `confidence`, `dists`: of the guesses; `kinds`: what a free source
-    said of each; `line`: what they are worth; `tail`: what a free source, `teller`, would say next, of which
-    `ahead` guesses are being read along; `read`: how many were in all, which has `saved` passes.
-    """
-
-    tokens: list[int] = field(default_factory=list)
-    confidence: list[float] = field(default_factory=list)
-    dists: list[Dist] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)
-    line: Line = field(default_factory=Line)
-    tail: Proposal = NOTHING
-    teller: Free | None = None
-    ahead: int = 0
-    read: int = 0
-    saved: int = 0
-
-    def add(self, guess: Guess, costly: Costly) -> str:
-        """One more guess of `costly`; what the free source says of it."""
-        token, confidence, dist = guess
-        tail, kind = self.tail, ALONE
-        if tail.tokens:
-            kind = AGREED if tail.tokens[0] == token else CONTRADICTED
-            if kind == AGREED:
-                self.tail = Proposal(tail.tokens[1:], tail.confidence[1:])
-        self.tokens.append(token)
-        self.confidence.append(confidence)
-        self.kinds.append(kind)
-        line, chance = self.line, self.line.reach[-1] * costly.rate(confidence, kind)
-        line.reach.append(chance)
-        line.gain.append(line.gain[-1] + chance)
-        if dist is not None:
-            self.dists.append(dist)
-        return kind
-
-    def proposal(self) -> Proposal:
-        return Proposal(self.tokens, self.confidence, self.dists or None)
 
 
 class Drafting:
@@ -105,7 +65,7 @@ class Drafting:
             return False
         return gain > asking.guess + asking.read * (unseen - 1) * READ_NOW or costly.probe_is_due()
 
-    def compute(self, costly: Costly, now: Now) -> tuple[Pick, Drafted]:
+    def compute(self, costly: Costly, now: Now) -> tuple[Pick, Made]:
         """Let a costly source guess, and a free one behind that: what of it is worth checking, and what there
         is to learn from."""
         unseen = costly.drafter.unseen(now.context)
@@ -116,13 +76,12 @@ class Drafting:
         costly.idle = 0
         proposal, whole = made.proposal(), made.line
         whole.proposal, whole.parts = proposal, [(costly.drafter.name, 0)]
-        drafted = Drafted(proposal, made.kinds)
         if self.drawn:  # all of it: to drop a guess for what it is would bias the text
-            return Pick(0.0, whole, len(whole), now.passes.holding(len(whole) + 1)), drafted
+            return Pick(0.0, whole, len(whole), now.passes.holding(len(whole) + 1)), made
         if made.teller and made.tail.tokens:
             rates = made.teller.chances.rates(made.tail.confidence)
             whole.add(made.teller.drafter.name, made.tail, rates)
-        return self.pick([whole], now, now.left - spent, 0.0), drafted
+        return self.pick([whole], now, now.left - spent, 0.0), made
 
     def pick(self, lines: Sequence[Line], now: Now, left: float, least: float) -> Pick:
         """The best pick; a plain pass if, as things stand now, it could lose more than `left` seconds."""
@@ -135,12 +94,16 @@ class Drafting:
     def _guess(self, costly: Costly, now: Now, started: float) -> Made:
         """Guesses while another one pays; what a free source says is read along."""
         made, asking, widest = Made(), costly.asking, now.passes.widest(now.room)
+        safe = -math.inf if self.drawn else now.left - now.passes.most  # seconds after which to look closer
         assert asking
         if now.said:
             made.teller, made.tail = now.said[0]
 
         def suggest(_guessed: Sequence[int]) -> Sequence[int]:
-            made.ahead = asking.along(made.tail, made.teller) if made.teller else 0
+            if not made.tail.tokens or not made.teller:
+                made.ahead = 0
+                return ()
+            made.ahead = asking.along(made.tail, made.teller)
             if made.ahead and costly.cost.read > 0:
                 spare = now.left - self._loss(now, len(made.tokens) + 2) - (self.clock() - started)
                 made.ahead = min(made.ahead, int(max(0.0, spare) / costly.cost.read))
@@ -153,7 +116,7 @@ class Drafting:
                 self._peek_behind(made, widest)
             size, free = len(made.tokens) + 1, kind == AGREED and made.ahead > 0
             spent = self.clock() - started + (0.0 if free else costly.cost.guess)
-            if size >= widest or spent + self._loss(now, size + 1) > now.left:
+            if size >= widest or (spent > safe and spent + self._loss(now, size + 1) > now.left):
                 break
             if free:  # the next one needs no pass of its own
                 made.ahead, made.saved = made.ahead - 1, made.saved + 1

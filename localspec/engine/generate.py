@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import abc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import cast
 
@@ -185,7 +185,7 @@ class Generator:
         # padding must not reach past the context's end
         room = min(MOST_GUESSES + 1, self.model.n_ctx + 1 - len(context))
         width = max(len(tokens) + 1, min(attempt.width, room))
-        return replace(attempt, proposal=Proposal(tokens, guess.confidence, guess.dists), width=width)
+        return attempt._replace(proposal=Proposal(tokens, guess.confidence, guess.dists), width=width)
 
     def _accept(self, context: list[int], proposal: Proposal, rows: Logits) -> accept.Verdict:
         """Which of `proposal` stay. Guesses that were drawn carry their laws and are judged by rejection;

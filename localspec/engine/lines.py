@@ -7,7 +7,7 @@ expected to emit, less what the pass takes at the rate at which tokens are emitt
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -28,7 +28,7 @@ class Passes:
     others that may be chosen, as (width, price, seconds beyond a plain pass that it may take), ascending;
     `left`, `room`: seconds that might be lost, and guesses there was room for, when they were priced;
     `cheapest`: seconds of the cheapest pass that holds a guess, whether or not it may be chosen, or 0;
-    `lasts`: steps for which this still holds.
+    `lasts`: steps for which this still holds; `most`: seconds beyond a plain pass that any may take.
     """
 
     rate: float = 0.0
@@ -38,21 +38,38 @@ class Passes:
     room: int = 0
     cheapest: float = 0.0
     lasts: int = 0
+    most: float = field(init=False)
+    _widths: list[int] = field(init=False)
+    _behind: dict[int, list[tuple[int, float]]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._widths = [width for width, _, _ in self.wider]
+        self.most = max((loss for _, _, loss in self.wider), default=0.0)
 
     def widest(self, room: int) -> int:
         """Width of the widest one that checks at most `room` guesses."""
-        place = bisect_left(self.wider, (room + 2,))
-        return self.wider[place - 1][0] if place else 1
+        place = bisect_right(self._widths, room + 1)
+        return self._widths[place - 1] if place else 1
 
     def holding(self, size: int) -> int:
         """Width of the pass that would take `size` tokens."""
-        place = bisect_left(self.wider, (size,))
-        return self.wider[place][0] if place < len(self.wider) else size
+        place = bisect_left(self._widths, size)
+        return self._widths[place] if place < len(self._widths) else size
 
     def loss(self, size: int) -> float:
         """Seconds beyond a plain pass that one over `size` tokens may take; endless if there is none."""
-        place = bisect_left(self.wider, (size,))
-        return self.wider[place][2] if place < len(self.wider) else math.inf
+        place = bisect_left(self._widths, size)
+        return self.wider[place][2] if place < len(self._widths) else math.inf
+
+    def behind(self, size: int) -> list[tuple[int, float]]:
+        """Guesses that may follow those that make a pass of `size` tokens, as (count, what they add to its
+        price), ascending."""
+        found = self._behind.get(size)
+        if found is None:
+            rows = self.wider[bisect_left(self._widths, size) :]
+            found = [(width - size, price - rows[0][1]) for width, price, _ in rows if width > size]
+            self._behind[size] = found
+        return found
 
 
 @dataclass(slots=True)
@@ -117,7 +134,8 @@ def best_pick(lines: Sequence[Line], passes: Passes, room: int, left: float, lea
     worth = _worth(lines, passes, room)
     best, chosen, size = 1 - worth * passes.plain + least, EMPTY, 1
     for line in lines:
-        gain, longest = line.gain, len(line)
+        gain = line.gain
+        longest = len(gain) - 1
         whole = 1 + gain[-1]
         for width, usual, loss in passes.wider:
             price = worth * usual
@@ -141,9 +159,13 @@ def _worth(lines: Sequence[Line], passes: Passes, room: int) -> float:
     """What time is worth against the rate of late: 1, or more where a line is quicker than that."""
     best = 1.0
     for line in lines:
-        gain, longest = line.gain, len(line)
+        gain = line.gain
+        longest = len(gain) - 1
+        whole = 1 + gain[-1]
         for width, price, _ in passes.wider:
-            if width > room + 1:
+            if width > room + 1 or whole <= best * price:  # nor can any wider one be quicker
                 break
-            best = max(best, (1 + gain[min(width - 1, longest)]) / price)
+            tokens = 1 + gain[width - 1] if width <= longest else whole
+            if tokens > best * price:
+                best = tokens / price
     return 1 + LOCAL * (best - 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -136,7 +136,7 @@ class ProvenOnly:
         dists = None if guess.dists is None else guess.dists[:most]
         cut = Proposal(guess.tokens[:most], guess.confidence[:most], dists)
         wanted = min(max(len(cut.tokens) + 1, attempt.width), fitting[-1])
-        return replace(attempt, proposal=cut, width=next(n for n in fitting if n >= wanted))
+        return attempt._replace(proposal=cut, width=next(n for n in fitting if n >= wanted))
 
     def plain(self, n_cached: int) -> float:
         return self.inner.plain(n_cached)

@@ -16,7 +16,7 @@ from localspec.engine.drafting import Drafting, Now
 from localspec.engine.generate import MOST_GUESSES
 from localspec.engine.ledger import SHARE, Ledger
 from localspec.engine.lines import Line, Passes, cut
-from localspec.engine.sources import Costly, Drafted, Free
+from localspec.engine.sources import Costly, Free, Made
 from localspec.engine.types import Attempt, Proposal, Step
 
 HORIZON = 0.995
@@ -77,7 +77,7 @@ class Scheduler:
         self._dear_look = False  # whether a look takes a good part of a pass
         self._dull, self._why = 0, NOTHING_TO_COPY  # steps since anything was worth checking, and why not
         self._said: list[tuple[Free, Proposal]] = []
-        self._drafted: tuple[Costly, Drafted] | None = None
+        self._drafted: tuple[Costly, Made] | None = None
         self._refresh, self._until_plain = REFRESH_FIRST, 0  # the first pass of a session measures
         self._answered, self._answers, self._turn = float(TYPICAL_ANSWER), 1, 0
 
@@ -133,8 +133,8 @@ class Scheduler:
         seconds_open = self._open(now)
         for costly in self.costly:
             if costly.opened and self._drafting.asks(costly, now, pick):
-                pick, drafted = self._drafting.compute(costly, now)
-                self._drafted = costly, drafted
+                pick, made = self._drafting.compute(costly, now)
+                self._drafted = costly, made
                 break
         if not pick.kept:
             self._why = COSTS_MORE if now.lines or self._drafted else NOTHING_TO_COPY
@@ -231,8 +231,8 @@ class Scheduler:
             for costly in self.costly:
                 costly.idle += 1
             if self._drafted:
-                costly, drafted = self._drafted
-                costly.learn(drafted, self._said[0][1] if self._said else Proposal(), step.tokens)
+                costly, made = self._drafted
+                costly.learn(made, self._said[0][1] if self._said else Proposal(), step.tokens)
             self._wake(step.tokens)
 
     def _wake(self, tokens: Iterable[int]) -> None:

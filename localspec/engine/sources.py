@@ -15,7 +15,7 @@ from operator import mul
 from localspec.engine.chances import Chances, Outlook
 from localspec.engine.cost import DraftCost
 from localspec.engine.lines import Line, Passes
-from localspec.engine.types import Drafter, Proposal, Sequential
+from localspec.engine.types import Dist, Drafter, Guess, Proposal, Sequential
 
 PROBE_AFTER, PROBE_LATEST = 24, 512
 """Steps after which a costly source that was not used is tried again, doubling each time."""
@@ -28,8 +28,11 @@ CONFIRMED, STILL_RIGHT = 0.95, 0.97
 SECOND = 0.65
 """How well a costly source does, against its usual, where a free one is wrong."""
 ALMOST = 0.999
+NOTHING = Proposal()
 READ_ALONG = 2.5
 """How much cheaper it must be to read a guess of another source along than to make it."""
+UNLIKELY = 0.05
+"""A guess that is worth reading along even at this chance is not thought about."""
 
 
 @dataclass(slots=True)
@@ -49,14 +52,6 @@ class Free:
             self.chances.learn(confidence, guess == token)
             if guess != token:
                 return
-
-
-@dataclass(slots=True)
-class Drafted:
-    """What a costly source guessed, and what a free source said of each guess."""
-
-    proposal: Proposal
-    kinds: Sequence[str]
 
 
 @dataclass(slots=True)
@@ -108,26 +103,61 @@ class Costly:
         self.probe_after = min(2 * self.probe_after, PROBE_LATEST)
         return True
 
-    def learn(self, drafted: Drafted, said: Proposal, emitted: Sequence[int]) -> None:
-        """What was emitted where it guessed `drafted` and a free source `said` something, or nothing."""
-        guesses, kinds = drafted.proposal, drafted.kinds
+    def learn(self, made: Made, said: Proposal, emitted: Sequence[int]) -> None:
+        """What was emitted where it had `made` guesses and a free source `said` something, or nothing."""
+        kinds = made.kinds
         if said.tokens and kinds:
             self.tables["agrees"].learn(said.confidence[0], kinds[0] == AGREED)
         right = judged = 0
-        for guess, confidence, kind, token in zip(
-            guesses.tokens, guesses.confidence, kinds, emitted, strict=False
-        ):
+        for guess, confidence, kind, token in zip(made.tokens, made.confidence, kinds, emitted, strict=False):
             judged += 1
             self.tables[kind].learn(_believed(confidence, kind), guess == token)
             if guess != token:
                 break
             right += 1
         if judged:
-            self.outlook.learn(guesses.confidence, right, judged)
+            self.outlook.learn(made.confidence, right, judged)
 
 
-Further = list[tuple[int, float]]
-"""Guesses that may follow others, and what they add to the price of the pass."""
+@dataclass(slots=True)
+class Made:
+    """A draft in the making. `tokens`, `confidence`, `dists`: of the guesses; `kinds`: what a free source
+    said of each; `line`: what they are worth; `tail`: what a free source, `teller`, would say next, of which
+    `ahead` guesses are being read along; `read`: how many were in all, which has `saved` passes.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
+    dists: list[Dist] | None = None
+    kinds: list[str] = field(default_factory=list)
+    line: Line = field(default_factory=Line)
+    tail: Proposal = NOTHING
+    teller: Free | None = None
+    ahead: int = 0
+    read: int = 0
+    saved: int = 0
+
+    def add(self, guess: Guess, costly: Costly) -> str:
+        """One more guess of `costly`; what the free source says of it."""
+        token, confidence, dist = guess
+        tail, line, kind = self.tail, self.line, ALONE
+        if tail.tokens:
+            kind = CONTRADICTED
+            if tail.tokens[0] == token:
+                kind = AGREED
+                self.tail = Proposal(tail.tokens[1:], tail.confidence[1:])
+        self.tokens.append(token)
+        self.confidence.append(confidence)
+        self.kinds.append(kind)
+        chance = line.reach[-1] * costly.rate(confidence, kind)
+        line.reach.append(chance)
+        line.gain.append(line.gain[-1] + chance)
+        if dist is not None:
+            self.dists = [*(self.dists or ()), dist]
+        return kind
+
+    def proposal(self) -> Proposal:
+        return Proposal(self.tokens, self.confidence, self.dists)
 
 
 class Asking:
@@ -145,7 +175,6 @@ class Asking:
         ]
         self.alone = max(values if drawn else [1 - passes.plain, *values])
         self._beside: dict[tuple[str, float, int], float] = {}
-        self._further: dict[int, Further] = {}
 
     def beside(self, line: Line, otherwise: float) -> float:
         """What it is worth where a free source guesses `line` and the step is worth `otherwise` without."""
@@ -168,9 +197,9 @@ class Asking:
 
     def along(self, tail: Proposal, free: Free) -> int:
         """How many guesses of `free` to read along: while that is cheaper than passes of their own."""
-        if self.read <= 0:
-            return len(tail.tokens)
         chance, least = 1.0, READ_ALONG * self.read / self.guess
+        if least < UNLIKELY:
+            return len(tail.tokens)
         for count, rate in enumerate(free.chances.rates(tail.confidence)):
             chance *= rate
             if chance < least:
@@ -182,7 +211,7 @@ class Asking:
         the chance `reach`. `confidence`: of the last one."""
         usual = min(self.costly.outlook.after(confidence), ALMOST)
         expected, ahead, done, whole = 0.0, reach, 0, reach * usual / (1 - usual)
-        for guesses, price in self._behind(size):
+        for guesses, price in self.passes.behind(size):
             cost = price + self.guess * guesses
             if whole <= cost:  # nor can more guesses pay
                 return False
@@ -196,34 +225,23 @@ class Asking:
 
     def checks(self, size: int, reach: float, tail: Proposal, free: Free) -> bool:
         """The same where `free` knows how to go on, with `tail`: one more guess is a check of that."""
-        right = free.chances.rate(tail.confidence[0])
-        if (1 - right) * reach * SECOND * self.mean[-1] <= self.guess:  # it could not gain enough
+        right, guess, mean = free.chances.rate(tail.confidence[0]), self.guess, self.mean
+        missed = SECOND * reach
+        if (1 - right) * missed * mean[-1] <= guess:  # it could not gain enough
             return False
-        further = self._behind(size)
         gain = [0.0, *accumulate(accumulate(free.chances.rates(tail.confidence), mul))]
-        stop = _most(further, reach, gain)
-        agreed = _most(further, STILL_RIGHT * reach / right, gain)
-        contradicted = _most(further, SECOND * reach, self.mean, self.guess)
-        return right * agreed + (1 - right) * contradicted - self.guess > stop
-
-    def _behind(self, size: int) -> Further:
-        """What may follow the guesses that make a pass of `size` tokens."""
-        if size not in self._further:
-            rows = [(width - size, price) for width, price, _ in self.passes.wider if width >= size]
-            self._further[size] = [(guesses, price - rows[0][1]) for guesses, price in rows if guesses]
-        return self._further[size]
-
-
-def _most(further: Further, chance: float, gain: Sequence[float], guess: float = 0.0) -> float:
-    """What further guesses come to at best, when they count with this `chance` and each but the first costs
-    `guess`; 0 for none of them."""
-    best, longest, whole = 0.0, len(gain) - 1, chance * gain[-1]
-    for guesses, price in further:
-        cost = price + guess * (guesses - 1)
-        if whole - cost <= best:  # nor can more guesses be better
-            break
-        best = max(best, (chance * gain[guesses] if guesses < longest else whole) - cost)
-    return best
+        confirmed, longest = STILL_RIGHT * reach / right, len(gain) - 1
+        stop = agreed = contradicted = 0.0  # what further guesses come to at best, and after which answer
+        for guesses, price in self.passes.behind(size):
+            told = gain[guesses] if guesses < longest else gain[-1]
+            stop = max(stop, reach * told - price)
+            agreed = max(agreed, confirmed * told - price)
+            own = missed * mean[guesses] - price - guess * (guesses - 1)
+            if own > contradicted:
+                contradicted = own
+            elif guesses > longest:
+                break
+        return right * agreed + (1 - right) * contradicted - guess > stop
 
 
 def tables(saved: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Chances]:
@@ -233,6 +251,6 @@ def tables(saved: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Chances]
 
 def _believed(confidence: float, kind: str) -> float:
     """What a guess's confidence comes to before anything was counted: two sources seldom err alike."""
-    if kind == AGREED:
-        return (1 + confidence) / 2
-    return 0.95 * confidence if kind == CONTRADICTED else confidence
+    if kind == ALONE:
+        return confidence
+    return (1 + confidence) / 2 if kind == AGREED else 0.95 * confidence

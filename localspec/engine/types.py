@@ -68,8 +68,7 @@ class Sampling:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(NamedTuple):
     """What a source guesses will come next.
 
     `tokens`: the guesses in order, may be empty. `confidence`: one number a guess in [0, 1], what the source
@@ -224,8 +223,7 @@ class Sequential(Drafter, Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """What a policy wants checked in the next pass.
 
     `source` as in Step. `width`: tokens the pass is to take, at least the guesses and one; the rest is
