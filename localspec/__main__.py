@@ -1,10 +1,16 @@
-"""`python -m localspec`."""
+"""Where the program begins: the console script, and `python -m localspec`."""
 
 import sys
 
-try:
-    from localspec.cli import main
-except KeyboardInterrupt:  # so soon that nothing has begun
-    sys.exit(130)
 
-main()
+def main() -> None:
+    """The command line, also when Ctrl-C comes while it is still being imported."""
+    try:
+        from localspec import cli
+    except KeyboardInterrupt:
+        sys.exit(130)
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,7 @@
-"""Settings: flags and LOCALSPEC_* variables over config.toml over defaults, checked, in one frozen value.
+"""Settings: flags over LOCALSPEC_* variables over config.toml over defaults, checked, in one frozen value.
 
-Flags and variables arrive together from `cli.py` (typer reads both, the flag wins). Here they meet the
-file and the defaults. Also knows where localspec's own folders are.
+What is wrong is named as it was given: the flag, the variable, or the key and the file. Also knows where
+localspec's own folders are.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 import sys
 import tomllib
 import types
@@ -52,10 +53,8 @@ class Settings:
     save: bool = True
 
     def __post_init__(self) -> None:
-        for name, allowed in _RULES.items():
-            value = getattr(self, name)
-            if value is not None and not allowed.test(value):
-                raise UsageError(f"{flag_of(name)} is {value!r}", f"give {allowed.words}")
+        for name in _RULES:
+            _check(name, getattr(self, name), flag_of(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +102,9 @@ _RULES = {
 }
 
 
+_SIZES = {"ctx"}
+"""Settings that may be written as 32k."""
+_LONGEST_SIZE = 24
 _SWITCH = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 
 
@@ -116,27 +118,66 @@ def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
+    return f"LOCALSPEC_{name.upper()}"
+
+
 def load(flags: Mapping[str, Any], path: Path | None = None) -> Settings:
-    """Merge `flags` (None: not given) over the config file at `path` over the defaults."""
+    """Merge `flags` (None: not given) over variables over the config file at `path` over the defaults."""
     given = {name: value for name, value in flags.items() if value is not None and value != []}
     if isinstance(given.get("stop"), list):
         given["stop"] = tuple(given["stop"])
-    return Settings(**{**_read(path or config_file()), **_environment(), **given})
+    file = path or config_file()
+    values: dict[str, Any] = {}
+    spelled: dict[str, str] = {}
+    for found, spell in (
+        (_read(file), lambda name: f"{file}: {name}"),
+        (_environment(), variable_of),
+        (given, flag_of),
+    ):
+        values |= found
+        spelled |= {name: spell(name) for name in found}
+    for name in _SIZES & values.keys():
+        if isinstance(values[name], str):
+            values[name] = parse_size(values[name], spelled[name])
+    for name, value in values.items():
+        _check(name, value, spelled[name])
+    return Settings(**values)
+
+
+def parse_size(text: str, what: str) -> int:
+    """A number such as "7", "32k" or "8G", in binary units. Raises UsageError, which calls it `what`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", text.strip(), re.IGNORECASE)
+    if not found or len(text) > _LONGEST_SIZE:
+        raise UsageError(f"{what} is {text[:_LONGEST_SIZE]!r}", "give a number, or one as 32k or 8G")
+    return int(float(found[1]) * 1024 ** "_kmgt".index(found[2].lower() or "_"))
+
+
+def _check(name: str, value: Any, spelled: str) -> None:
+    """UsageError, which calls the setting as it was `spelled`, if it may not have this value."""
+    allowed = _RULES.get(name)
+    if value is None or allowed is None or allowed.test(value):
+        return
+    if isinstance(value, tuple):  # show the one that is wrong
+        value = next((item for item in value if not allowed.test((item,))), value)
+    raise UsageError(f"{spelled} is {value!r}", f"give {allowed.words}")
 
 
 def _environment() -> dict[str, Any]:
-    """Settings that LOCALSPEC_* variables give, for the commands whose flags do not name them."""
+    """Settings that LOCALSPEC_* variables give; lists have none."""
     kinds = typing.get_type_hints(Settings)
     values: dict[str, Any] = {}
     for name in names():
-        text = os.environ.get(f"LOCALSPEC_{name.upper()}")
+        text = os.environ.get(variable_of(name))
         kind = (typing.get_args(kinds[name]) or (kinds[name],))[0]
         if text and kind in (str, int, float, bool):
             try:
-                values[name] = _SWITCH[text.lower()] if kind is bool else kind(text)
+                as_text = kind is str or name in _SIZES
+                values[name] = text if as_text else _SWITCH[text.lower()] if kind is bool else kind(text)
             except (ValueError, KeyError) as error:
                 wanted = "1 or 0" if kind is bool else "a number"
-                raise UsageError(f"LOCALSPEC_{name.upper()} is {text!r}", f"give {wanted}") from error
+                raise UsageError(f"{variable_of(name)} is {text!r}", f"give {wanted}") from error
     return values
 
 
@@ -153,7 +194,8 @@ def _read(path: Path) -> dict[str, Any]:
         name = key.replace("-", "_")
         if name not in names():
             raise UsageError(f"{path}: unknown key {key!r}", f"known keys: {', '.join(names())}")
-        values[name] = _typed(value, kinds[name], f"{path}: {key}")
+        as_text = name in _SIZES and isinstance(value, str)
+        values[name] = value if as_text else _typed(value, kinds[name], f"{path}: {key}")
     return values
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -230,7 +229,7 @@ def _candidate(name: str, facts: ModelFacts) -> Candidate:
 
 def plan_for(known: Known, settings: Settings, vram: str | None) -> Plan:
     """The plan for a model, on this machine or on one with a single GPU of `vram` bytes."""
-    machine = with_gpu(parse_size(vram)) if vram else Machine.here()
+    machine = with_gpu(config.parse_size(vram, "--vram")) if vram else Machine.here()
     drafts = candidates(known.path, known.facts, catalog.load()) if known.path else []
     if known.path and not any(draft.kind == "self" for draft in drafts):
         copy = self_draft(known.path, known.facts, machine, settings.temp)
@@ -247,14 +246,6 @@ def with_gpu(bytes_vram: int) -> Machine:
     return Machine(
         (gpu, *(d for d in here.devices if d.kind == "cpu")), Memory(here.memory.total, here.memory.free)
     )
-
-
-def parse_size(text: str) -> int:
-    """Bytes from "8G", "512M" or a plain number; binary units. Raises UsageError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", text.strip(), re.IGNORECASE)
-    if not found or len(text) > 24:
-        raise UsageError(f"{text[:24]!r} is not a size", "give for example 8G")
-    return int(float(found[1]) * 1024 ** "_kmgt".index(found[2].lower() or "_"))
 
 
 def plan_dict(found: Plan) -> dict[str, Any]:

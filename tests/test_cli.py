@@ -286,7 +286,7 @@ def quick_refusal(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["chat", "--stop", ""], "--stop is"),
         (["chat", "--color", "blue"], "--color is 'blue'"),
         (["chat", "--system", "caf\udce9"], "UTF-8"),  # an argument in Latin-1
-        (["chat", "--ctx", "abc"], "'--ctx'"),
+        (["chat", "--ctx", "abc"], "--ctx is 'abc'"),
         (["chat", "--no-such-option"], "No such option: --no-such-option"),
         (["chat", "--draft-len"], "'--draft-len'"),
         (["chat", "one", "two"], "two"),
@@ -328,8 +328,8 @@ ABSURD = {
 def test_settings_have_variables(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(f"LOCALSPEC_{name.upper()}", ABSURD[name])
-    assert config.flag_of(name) in quick_refusal(capsys, "chat", "hi")
+    monkeypatch.setenv(config.variable_of(name), ABSURD[name])
+    assert f"{config.variable_of(name)} is " in quick_refusal(capsys, "chat", "hi")
 
 
 def test_an_empty_variable_is_none(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -498,8 +498,9 @@ def test_color(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    done = run(*CHAT, *flags, "--temp", "-1", "hi")
-    assert done.stderr.startswith("\x1b[31merror:\x1b[39m " if colored else "error: ")
+    for command in ((*CHAT, *flags, "--temp", "-1", "hi"), *(() if flags else ([*CHAT[:-1], "undo"],))):
+        done = run(*command)
+        assert done.stderr.startswith("\x1b[31merror:\x1b[39m " if colored else "error: ")
 
 
 def test_color_never_reaches_stdout(files: Files) -> None:
@@ -803,6 +804,21 @@ main()
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr.startswith("model: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_before_anything_is_imported() -> None:
+    press = """
+import sys
+class Pressed:
+    def find_spec(self, name, *_):
+        if name == "localspec.cli":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Pressed())
+from localspec.__main__ import main
+main()
+"""
+    done = run(sys.executable, "-c", press, "chat", "hi")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_ctrl_c_while_starting(tty: Callable[..., Tty], files: Files) -> None:

@@ -473,15 +473,6 @@ def test_plan_with_absurd_sizes(call: Call, tiny_path: Path, flag: str, value: s
     refused(call("plan", tiny_path, f"{flag}={value}"), 2)
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [("8G", 8 * GIB), ("8gib", 8 * GIB), ("1.5 k", 1536), ("512M", 2**29), ("7", 7)]
-)
-def test_sizes(text: str, size: int) -> None:
-    assert manage.parse_size(text) == size
-    with pytest.raises(UsageError, match="is not a size"):
-        manage.parse_size(text + "x")
-
-
 # doctor
 
 

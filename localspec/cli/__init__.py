@@ -12,8 +12,7 @@ import typer
 
 from localspec import __version__
 from localspec.cli import chat, edit, measure, models
-from localspec.cli.common import outcome
-from localspec.ui.terminal import Terminal
+from localspec.cli.common import open_terminal, outcome
 
 _ROOT_OPTIONS = not sys.argv[1:] or sys.argv[1].startswith("-")
 """Whether options before the command can be meant. Merely having them costs each command the import of
@@ -54,6 +53,6 @@ measure.register(app)
 
 def main() -> None:
     """The console script. Without arguments: the help."""
-    with outcome(Terminal.standard("auto")):
+    with outcome(open_terminal()):
         status = app(sys.argv[1:] or ["--help"], prog_name="localspec", standalone_mode=False)
     sys.exit(status)

@@ -18,8 +18,9 @@ from localspec.cli.common import (
     Quiet,
     Threads,
     Verbose,
+    open_terminal,
+    option,
     outcome,
-    setting,
     show,
 )
 from localspec.errors import UsageError
@@ -61,33 +62,32 @@ def chat(
     model: Model = None,
     draft: Annotated[
         str | None,
-        setting("draft", "Who guesses: auto, none, or a list of ngram, self, a model. [default: auto]"),
+        option("Who guesses: auto, none, or a list of ngram, self, a model. [default: auto]"),
     ] = None,
     draft_len: Annotated[
-        int | None, setting("draft_len", "Always guess this many tokens. [default: as many as pay]")
+        int | None, option("Always guess this many tokens. [default: as many as pay]")
     ] = None,
     accept: Annotated[
         str | None,
-        setting(
-            "accept",
+        option(
             "coupled: a seed's text is the same with any guesses. rejection: keeps more guesses, "
             "the text depends on them, its law does not. [default: coupled]",
         ),
     ] = None,
-    system: Annotated[str | None, setting("system", "System message.")] = None,
+    system: Annotated[str | None, option("System message.")] = None,
     max_tokens: Annotated[
-        int | None, setting("max_tokens", "Longest answer. [default: the context]", "-n", "--max-tokens")
+        int | None, option("Longest answer. [default: the context]", "-n", "--max-tokens")
     ] = None,
     stop: Annotated[
         list[str] | None, typer.Option(help="End the answer before this text. Repeatable.")
     ] = None,
-    temp: Annotated[float | None, setting("temp", "Temperature, 0 is greedy. [default: 0.8]")] = None,
-    top_k: Annotated[int | None, setting("top_k", "0 is off. [default: 40]")] = None,
-    top_p: Annotated[float | None, setting("top_p", "1 is off. [default: 0.95]")] = None,
-    min_p: Annotated[float | None, setting("min_p", "0 is off. [default: 0.05]")] = None,
-    repeat_penalty: Annotated[float | None, setting("repeat_penalty", "1 is off. [default: 1]")] = None,
-    presence_penalty: Annotated[float | None, setting("presence_penalty", "0 is off. [default: 0]")] = None,
-    seed: Annotated[int | None, setting("seed", "[default: random, printed]")] = None,
+    temp: Annotated[float | None, option("Temperature, 0 is greedy. [default: 0.8]")] = None,
+    top_k: Annotated[int | None, option("0 is off. [default: 40]")] = None,
+    top_p: Annotated[float | None, option("1 is off. [default: 0.95]")] = None,
+    min_p: Annotated[float | None, option("0 is off. [default: 0.05]")] = None,
+    repeat_penalty: Annotated[float | None, option("1 is off. [default: 1]")] = None,
+    presence_penalty: Annotated[float | None, option("0 is off. [default: 0]")] = None,
+    seed: Annotated[int | None, option("[default: random, printed]")] = None,
     ctx: Ctx = None,
     threads: Threads = None,
     gpu_layers: GpuLayers = None,
@@ -106,19 +106,16 @@ def chat(
     ] = None,
     save: Annotated[
         bool | None,
-        setting("save", "Keep what is said on a terminal, or nothing. [default: keep]", "--save/--no-save"),
+        option("Keep what is said on a terminal, or nothing. [default: keep]", "--save/--no-save"),
     ] = None,
     think: Annotated[
         bool | None,
-        setting(
-            "think",
+        option(
             "Let a reasoning model think and show it, or not think. [default: as it likes, folded]",
             "--think/--no-think",
         ),
     ] = None,
-    plain: Annotated[
-        bool | None, setting("plain", "Show answers as they are, not as Markdown.", "--plain")
-    ] = None,
+    plain: Annotated[bool | None, option("Show answers as they are, not as Markdown.", "--plain")] = None,
     interactive: Annotated[
         bool, typer.Option("--interactive", help="Talk on after the first answer, also after a pipe.")
     ] = False,
@@ -146,8 +143,8 @@ def chat(
     stats: Annotated[
         bool, typer.Option("--stats", help="End with what guessing brought, as /stats in a conversation.")
     ] = False,
-    vi: Annotated[bool | None, setting("vi", "Edit the prompt with vi's keys.", "--vi")] = None,
-    color: Annotated[str | None, setting("color", "auto, always or never. [default: auto]")] = None,
+    vi: Annotated[bool | None, option("Edit the prompt with vi's keys.", "--vi")] = None,
+    color: Annotated[str | None, option("auto, always or never. [default: auto]")] = None,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -156,7 +153,7 @@ def chat(
     from localspec import config
 
     verbosity = -1 if quiet else verbose
-    terminal = Terminal.standard(color or "auto", verbosity)
+    terminal = open_terminal(color, verbosity)
     with outcome(terminal):
         settings = config.load({name: given[name] for name in config.names()})
         terminal.err_color = Terminal.standard(settings.color).err_color
@@ -212,7 +209,7 @@ def _sessions(context: typer.Context) -> None:
 @sessions_app.command("list")
 def sessions_list(json: Json = False) -> None:
     """The conversations that are kept, the last one first."""
-    terminal = Terminal.standard("auto")
+    terminal = open_terminal()
     with outcome(terminal):
         from localspec.chat import session
 
@@ -224,7 +221,7 @@ def sessions_list(json: Json = False) -> None:
 @sessions_app.command("show")
 def sessions_show(name: _Session) -> None:
     """A conversation, as plain text."""
-    terminal = Terminal.standard("auto")
+    terminal = open_terminal()
     with outcome(terminal):
         from localspec.chat import session
 
@@ -237,7 +234,7 @@ def sessions_export(
     form: Annotated[str, typer.Option("--format", help="md, json or txt.")] = "md",
 ) -> None:
     """A conversation as Markdown, JSON or text, on stdout."""
-    terminal = Terminal.standard("auto")
+    terminal = open_terminal()
     with outcome(terminal):
         from localspec.chat import session
 
@@ -247,7 +244,7 @@ def sessions_export(
 @sessions_app.command("rm")
 def sessions_rm(name: _Session) -> None:
     """Delete a conversation, and what was kept to resume it quickly."""
-    terminal = Terminal.standard("auto")
+    terminal = open_terminal()
     with outcome(terminal):
         from localspec.chat import session, state
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,26 +16,24 @@ from localspec.ui.terminal import Terminal, silence
 _BadCommandLine: Any = typer.BadParameter.__mro__[2]  # click's ClickException: typer may bring its own click
 
 
-def setting(name: str, text: str, *flags: str) -> Any:
-    """An option that LOCALSPEC_NAME can give as well."""
-    return typer.Option(*flags, help=text, envvar=f"LOCALSPEC_{name.upper()}", show_envvar=False)
+def option(text: str, *flags: str) -> Any:
+    """An option whose help is `text`; without `flags` it is called as its parameter."""
+    return typer.Option(*flags, help=text)
 
 
 Model = Annotated[
     str | None,
-    setting(
-        "model", "Catalogue name, org/repo[:QUANT] or path. [default: the best one here]", "-m", "--model"
-    ),
+    option("Catalogue name, org/repo[:QUANT] or path. [default: the best one here]", "-m", "--model"),
 ]
-Ctx = Annotated[int | None, setting("ctx", "Context. [default: the model's, at most 8192]")]
-Threads = Annotated[int | None, setting("threads", "[default: physical cores]", "-t", "--threads")]
-GpuLayers = Annotated[int | None, setting("gpu_layers", "Layers on the GPU. [default: what fits]")]
-KvType = Annotated[str | None, setting("kv_type", "Cache: f16, q8_0, bf16, ... [default: what fits]")]
-FlashAttn = Annotated[str | None, setting("flash_attn", "auto, on or off. [default: auto]")]
+Ctx = Annotated[str | None, option("Context in tokens, as in 32k. [default: the model's, at most 8192]")]
+Threads = Annotated[int | None, option("[default: physical cores]", "-t", "--threads")]
+GpuLayers = Annotated[int | None, option("Layers on the GPU. [default: what fits]")]
+KvType = Annotated[str | None, option("Cache: f16, q8_0, bf16, ... [default: what fits]")]
+FlashAttn = Annotated[str | None, option("auto, on or off. [default: auto]")]
 Tokens = Annotated[
     int | None, typer.Option(min=1, max=100_000, help="Longest answer. [default: 200, or max_tokens if set]")
 ]
-Seed = Annotated[int | None, setting("seed", "[default: 0]")]
+Seed = Annotated[int | None, option("[default: 0]")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Nothing on stderr but errors.")]
 Verbose = Annotated[
     int,
@@ -42,7 +41,7 @@ Verbose = Annotated[
 ]
 Exact = Annotated[
     bool | None,
-    setting("exact", "Guess only where passes are proven to compute the same, bit for bit.", "--exact"),
+    option("Guess only where passes are proven to compute the same, bit for bit.", "--exact"),
 ]
 Name = Annotated[str, typer.Argument(help="Catalogue name, org/repo[:QUANT] or path.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -56,6 +55,11 @@ def show(terminal: Terminal, told: Any, *, as_json: bool) -> None:
         terminal.write(dumps(told, ensure_ascii=False, indent=2) + "\n")
     else:
         terminal.write("".join(f"{line}\n" for line in told))
+
+
+def open_terminal(color: str | None = None, verbosity: int = 0) -> Terminal:
+    """The process's streams; until the settings are read, coloured as the flag or the variable says."""
+    return Terminal.standard(color or os.environ.get("LOCALSPEC_COLOR") or "auto", verbosity)
 
 
 @contextmanager

@@ -17,8 +17,9 @@ from localspec.cli.common import (
     Quiet,
     Threads,
     Verbose,
+    open_terminal,
+    option,
     outcome,
-    setting,
 )
 from localspec.ui.terminal import Terminal
 
@@ -76,13 +77,13 @@ def edit(
         str | None, typer.Option(help="Of the files. [default: UTF-8, or UTF-16 by its mark]")
     ] = None,
     model: Model = None,
-    draft: Annotated[str | None, setting("draft", "Who guesses, as for chat. [default: auto]")] = None,
+    draft: Annotated[str | None, option("Who guesses, as for chat. [default: auto]")] = None,
     max_tokens: Annotated[
         int | None,
-        setting("max_tokens", "Longest answer. [default: the file's length and some]", "-n", "--max-tokens"),
+        option("Longest answer. [default: the file's length and some]", "-n", "--max-tokens"),
     ] = None,
-    temp: Annotated[float | None, setting("temp", "Temperature. [default: 0, greedy]")] = None,
-    seed: Annotated[int | None, setting("seed", "[default: random, printed]")] = None,
+    temp: Annotated[float | None, option("Temperature. [default: 0, greedy]")] = None,
+    seed: Annotated[int | None, option("[default: random, printed]")] = None,
     ctx: Ctx = None,
     threads: Threads = None,
     gpu_layers: GpuLayers = None,
@@ -91,10 +92,10 @@ def edit(
     exact: Exact = None,
     think: Annotated[
         bool | None,
-        setting("think", "Let a reasoning model think first. [default: not]", "--think/--no-think"),
+        option("Let a reasoning model think first. [default: not]", "--think/--no-think"),
     ] = None,
     json: Json = False,
-    color: Annotated[str | None, setting("color", "auto, always or never. [default: auto]")] = None,
+    color: Annotated[str | None, option("auto, always or never. [default: auto]")] = None,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -102,7 +103,7 @@ def edit(
     given = dict(locals())
     from localspec import config
 
-    terminal = Terminal.standard(color or "auto", -1 if quiet else verbose)
+    terminal = open_terminal(color, -1 if quiet else verbose)
     with outcome(terminal):
         given["temp"] = temp or 0.0  # config.toml's is for talking
         settings = config.load({name: given[name] for name in config.names() if name in given})
@@ -131,7 +132,7 @@ def undo(
     file: Annotated[str | None, typer.Argument(help="The file. [default: the one edited last]")] = None,
 ) -> None:
     """Take back the last edit of a file: its exact bytes return."""
-    terminal = Terminal.standard("auto")
+    terminal = open_terminal()
     with outcome(terminal):
         from localspec.edit.command import undo as run
 
@@ -140,7 +141,7 @@ def undo(
 
 def edits(json: Json = False) -> None:
     """The edits that can be taken back, the last one first."""
-    terminal = Terminal.standard("auto")
+    terminal = open_terminal()
     with outcome(terminal):
         from localspec.edit.command import edits as run
 

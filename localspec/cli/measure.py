@@ -18,10 +18,10 @@ from localspec.cli.common import (
     Threads,
     Tokens,
     Verbose,
+    open_terminal,
+    option,
     outcome,
-    setting,
 )
-from localspec.ui.terminal import Terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -39,9 +39,9 @@ Exit codes: 0 identical but for near ties, 1 DEFECT or error, others as for chat
 
 def verify(
     model: Model = None,
-    draft: Annotated[str | None, setting("draft", "Who guesses, as for chat. [default: auto]")] = None,
-    draft_len: Annotated[int | None, setting("draft_len", "As for chat.")] = None,
-    accept: Annotated[str | None, setting("accept", "coupled or rejection. [default: coupled]")] = None,
+    draft: Annotated[str | None, option("Who guesses, as for chat. [default: auto]")] = None,
+    draft_len: Annotated[int | None, option("As for chat.")] = None,
+    accept: Annotated[str | None, option("coupled or rejection. [default: coupled]")] = None,
     temps: Annotated[str, typer.Option(help="Temperatures.")] = "0,0.8",
     tokens: Tokens = None,
     prompts: Annotated[
@@ -62,7 +62,7 @@ def verify(
     given = dict(locals())
     from localspec import config
 
-    terminal = Terminal.standard("auto", -1 if quiet else verbose)
+    terminal = open_terminal(verbosity=-1 if quiet else verbose)
     with outcome(terminal):
         settings = config.load({name: given[name] for name in config.names() if name in given})
         terminal.progress("loading ...")
@@ -95,7 +95,7 @@ def bench(
     model: Model = None,
     draft: Annotated[
         str | None,
-        setting("draft", "Who guesses, as for chat; PATH@greedy also guesses greedily. [default: auto]"),
+        option("Who guesses, as for chat; PATH@greedy also guesses greedily. [default: auto]"),
     ] = None,
     prompts: Annotated[str | None, typer.Option(help="A file of prompts. [default: built-in ones]")] = None,
     force: Annotated[str | None, typer.Option(help="A file of prompts with the answers to take.")] = None,
@@ -128,7 +128,7 @@ def bench(
     given = dict(locals())
     from localspec import config
 
-    terminal = Terminal.standard("auto", -1 if quiet else verbose)
+    terminal = open_terminal(verbosity=-1 if quiet else verbose)
     with outcome(terminal):
         wishes = config.load({name: given[name] for name in config.names() if name in given})
         terminal.progress("loading ...")

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from localspec.cli.common import GpuLayers, Json, KvType, Name, outcome, setting, show
-from localspec.ui.terminal import Terminal
+from localspec.cli.common import Ctx, GpuLayers, Json, KvType, Name, open_terminal, option, outcome, show
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +32,7 @@ def models_list(
     json: Json = False,
 ) -> None:
     """The catalogue, and what is on this machine."""
-    terminal = Terminal.standard("auto")
+    terminal = open_terminal()
     with outcome(terminal):
         from localspec import manage
 
@@ -44,7 +43,7 @@ def models_list(
 @models_app.command("info")
 def models_info(name: Name, json: Json = False) -> None:
     """What a model is, read from its header: here, or on the Hub without fetching its weights."""
-    terminal = Terminal.standard("auto")
+    terminal = open_terminal()
     with outcome(terminal):
         from localspec import manage
 
@@ -55,7 +54,7 @@ def models_info(name: Name, json: Json = False) -> None:
 @models_app.command("pull")
 def models_pull(name: Name) -> None:
     """Fetch a model. An interrupted download goes on where it was."""
-    terminal = Terminal.standard("auto")
+    terminal = open_terminal()
     with outcome(terminal):
         from localspec import obtain
 
@@ -65,7 +64,7 @@ def models_pull(name: Name) -> None:
 @models_app.command("rm")
 def models_rm(name: Name) -> None:
     """Delete a model's download and its low-bit copies; of a path only the copies."""
-    terminal = Terminal.standard("auto")
+    terminal = open_terminal()
     with outcome(terminal):
         from localspec import manage
 
@@ -80,7 +79,7 @@ def models_pairs(
     json: Json = False,
 ) -> None:
     """What could guess for a model, best first, with the speed expected of each."""
-    terminal = Terminal.standard("auto")
+    terminal = open_terminal()
     with outcome(terminal):
         from localspec import manage
 
@@ -94,20 +93,19 @@ def plan(
     vram: Annotated[
         str | None, typer.Option(help="What if there were one GPU of this size, as in 8G.")
     ] = None,
-    ctx: Annotated[str | None, typer.Option(help="Context in tokens, as in 32k.")] = None,
+    ctx: Ctx = None,
     kv_type: KvType = None,
     gpu_layers: GpuLayers = None,
-    draft: Annotated[str | None, setting("draft", "none: plan without guesses.")] = None,
+    draft: Annotated[str | None, option("none: plan without guesses.")] = None,
     json: Json = False,
 ) -> None:
     """How a model would run on this machine, and why; nothing is loaded."""
-    terminal = Terminal.standard("auto")
+    terminal = open_terminal()
     with outcome(terminal):
         from localspec import config, manage, obtain
         from localspec.loading import budget
 
-        tokens = manage.parse_size(ctx) if ctx else None
-        given = {"ctx": tokens, "kv_type": kv_type, "gpu_layers": gpu_layers, "draft": draft, "model": name}
+        given = {"ctx": ctx, "kv_type": kv_type, "gpu_layers": gpu_layers, "draft": draft, "model": name}
         settings = config.load(given)
         known = manage.know(settings.model or str(obtain.default_model(terminal, *budget())), terminal)
         found = manage.plan_for(known, settings, vram)
@@ -116,7 +114,7 @@ def plan(
 
 def doctor(json: Json = False) -> None:
     """What this machine can do, what is wrong, and one fix for each."""
-    terminal = Terminal.standard("auto")
+    terminal = open_terminal()
     with outcome(terminal):
         from localspec import config
         from localspec import doctor as doctor_

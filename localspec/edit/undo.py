@@ -138,7 +138,9 @@ def _file_now(entry: Entry) -> RawFile:
 
 def _copy_hint(entry: Entry) -> str:
     copy = shlex.join(["cp", str(entry.folder / "before"), entry.path])
-    return f"the bytes from before are still there: {copy}"
+    return (
+        f"the bytes from before are still there: {copy}; localspec undo FILE takes back the edit of another"
+    )
 
 
 def _bytes_before(entry: Entry) -> bytes:
