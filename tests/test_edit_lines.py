@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from localspec.edit.lines import lf, restore, split
@@ -67,6 +67,7 @@ def test_one_word_changes_only_its_own_characters(lines: list[str], data: st.Dat
 
 
 @given(files(), texts, st.sampled_from([None, True, False]))
+@example(["\n", "\r\n", "end"], "\r", None)
 def test_the_model_s_words_come_out_whatever_the_endings(
     lines: list[str], new: str, final: bool | None
 ) -> None:

@@ -7,15 +7,12 @@ an end are text. Pure: strings in, strings out; knows neither files nor encoding
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from difflib import SequenceMatcher
+from collections.abc import Sequence
+
+from localspec.edit.matching import matches
 
 _LINE = re.compile(r"[^\r\n]*+(?:\r\n?|\n)|[^\r\n]++")
 _ENDS = "\r\n"
-_MOST_PAIRS = 100_000
-"""difflib is not asked about stretches of more pairs of lines: it may take the cube of their length."""
 
 
 def split(text: str) -> list[str]:
@@ -44,7 +41,7 @@ def restore(old: str, new_lf: str, final_newline: bool | None = None) -> str:
     if new_lf == old_lf:
         return old
     endings = _endings(old)
-    if len(endings) > 1:
+    if len(endings) > 1 and new_lf:
         return _mixed(split(old), split(new_lf))
     return new_lf.replace("\n", endings[0]) if endings else new_lf
 
@@ -66,7 +63,8 @@ def _mixed(old: Sequence[str], new: Sequence[str]) -> str:
     before, after = ([line.rstrip(_ENDS) for line in lines] for lines in (old, new))
     endings: list[str] = []
     place = 0
-    for i, j in (*_kept(before, after), (len(before), len(after))):
+    kept = ((i + k, j + k) for i, j, length in matches(before, after) for k in range(length))
+    for i, j in (*kept, (len(before), len(after))):
         replaced = [old[k][len(before[k]) :] for k in range(place, i)]
         inserted = j - len(endings)
         endings += (replaced + [""] * inserted)[:inserted]
@@ -80,62 +78,3 @@ def _mixed(old: Sequence[str], new: Sequence[str]) -> str:
         endings[j] = last = ending
     whole = "".join(text + ending for text, ending in zip(after, endings, strict=False))
     return whole if new[-1].endswith("\n") else whole[: -len(last)]
-
-
-def _kept(a: Sequence[str], b: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Pairs (i, j), both rising, of lines a[i] == b[j] that stay.
-
-    What both begin and end with; between that, lines that occur once in each and in the same order
-    (B. Cohen's patience diff); between those, what difflib finds.
-    """
-    head, tail = _same_ends(a, b)
-    stop_a, stop_b = len(a) - tail, len(b) - tail
-    yield from ((k, k) for k in range(head))
-    i = j = head
-    for p, q in (*_anchors(a[head:stop_a], b[head:stop_b]), (stop_a - head, stop_b - head)):
-        for x, y in _kept_in_gap(a[i : head + p], b[j : head + q]):
-            yield i + x, j + y
-        i, j = head + p, head + q
-        if i < stop_a and j < stop_b:
-            yield i, j
-            i, j = i + 1, j + 1
-    yield from ((stop_a + k, stop_b + k) for k in range(tail))
-
-
-def _same_ends(a: Sequence[str], b: Sequence[str]) -> tuple[int, int]:
-    """How many first and how many last lines are the same, no line counted twice."""
-    most = min(len(a), len(b))
-    head = next((k for k in range(most) if a[k] != b[k]), most)
-    tail = next((k for k in range(most - head) if a[-1 - k] != b[-1 - k]), most - head)
-    return head, tail
-
-
-def _kept_in_gap(a: Sequence[str], b: Sequence[str]) -> Iterator[tuple[int, int]]:
-    head, tail = _same_ends(a, b)
-    yield from ((k, k) for k in range(head))
-    stop_a, stop_b = len(a) - tail, len(b) - tail
-    if (stop_a - head) * (stop_b - head) <= _MOST_PAIRS:
-        matcher = SequenceMatcher(None, a[head:stop_a], b[head:stop_b], autojunk=False)
-        for x, y, size in matcher.get_matching_blocks():
-            yield from ((head + x + k, head + y + k) for k in range(size))
-    yield from ((stop_a + k, stop_b + k) for k in range(tail))
-
-
-def _anchors(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
-    """The longest rising chain of pairs of lines that occur once in `a` and once in `b`."""
-    once_b = {line for line, count in Counter(b).items() if count == 1}
-    once = {line for line, count in Counter(a).items() if count == 1} & once_b
-    where = {line: j for j, line in enumerate(b) if line in once}
-    heads: list[int] = []  # heads[n]: the lowest j that ends a chain of n + 1 pairs
-    links: list[tuple[int, int, int]] = []  # i, j, and which link came before
-    ends: list[int] = []  # ends[n]: the link of heads[n]
-    for i, line in enumerate(a):
-        if line in once:
-            n = bisect_left(heads, where[line])
-            links.append((i, where[line], ends[n - 1] if n else -1))
-            heads[n : n + 1], ends[n : n + 1] = [where[line]], [len(links) - 1]
-    chain, link = [], ends[-1] if ends else -1
-    while link >= 0:
-        i, j, link = links[link]
-        chain.append((i, j))
-    return chain[::-1]
