@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from localspec.app import open_target
 from localspec.chat.conversation import Conversation
-from localspec.chat.prompt import ChatTemplate, Message, quote
+from localspec.chat.prompt import ChatTemplate, Message, quote, unquoted
 from localspec.chat.template import LONGEST_TEMPLATE
 from localspec.config import Settings
 from localspec.llama.library import CancelFlag
@@ -467,3 +467,13 @@ def test_quote(text: str) -> None:
     assert set(fence) == {"`"}
     assert fence not in text
     assert "\n".join(lines[:-2]) == text.removesuffix("\n")
+
+
+@given(
+    st.lists(st.text("`x\n", max_size=12), min_size=1, max_size=3), st.text("ab \n", min_size=1, max_size=8)
+)
+def test_a_question_is_found_behind_its_files(texts: list[str], question: str) -> None:
+    blocks = [quote(text, f"{i}.txt") for i, text in enumerate(texts)]
+    asked = "\n".join([*blocks, question])
+    assert unquoted(asked) == (question if question.strip() else asked)
+    assert unquoted("\n".join(blocks)) == "\n".join(blocks)

@@ -19,6 +19,7 @@ from localspec.chat.thinking import Thinking, tags_of
 from localspec.ui.terminal import sanitise
 
 _FIELDS = ("reasoning_content", "thinking", "reasoning")  # where templates look for thinking kept apart
+_BLOCK = re.compile(r"[^\n]*:\n(`{3,})\n(?:.*?\n)??\1\n", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +204,14 @@ def quote(text: str, name: str) -> str:
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{name}:\n{fence}\n{text}{'' if text.endswith(chr(10)) else chr(10)}{fence}\n"
+
+
+def unquoted(text: str) -> str:
+    """`text` without the blocks it begins with; all of it if there is nothing else."""
+    rest = text
+    while found := _BLOCK.match(rest):
+        rest = rest[found.end() :].removeprefix("\n")
+    return rest if rest.strip() else text
 
 
 def _thinking_field(source: str, tags: Sequence[str]) -> str | None:

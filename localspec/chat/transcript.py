@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from localspec.chat.prompt import Message
+from localspec.chat.prompt import Message, unquoted
 from localspec.chat.window import older_length, summary_pair
 
 VERSION = 1
@@ -227,8 +227,8 @@ def as_markdown(found: Transcript) -> str:
 
 
 def title_of(text: str) -> str:
-    """The first words of `text` on one line, without anything that does not print."""
-    words = " ".join(text[: 8 * TITLE].split())
+    """The first words of `text` behind its files, on one line, without anything that does not print."""
+    words = " ".join(unquoted(text)[: 8 * TITLE].split())
     return "".join(char if char.isprintable() else "?" for char in words)[:TITLE]
 
 
