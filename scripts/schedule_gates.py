@@ -148,13 +148,14 @@ class Half:
 def wall_runs(
     bench: Bench, twin: Bench, recordings: Sequence[Recording], settings: Sequence[str], repeats: int
 ) -> list[Half]:
-    """Plain decoding and the scheduler side by side, then the fixed settings; halves alternate."""
+    """Plain decoding and the scheduler side by side, then the fixed settings; halves alternate, and in each
+    both are run by either model: one of two may be a little quicker for good, by where its memory lies."""
     places: dict[str, int] = {}
     found, differing = [], 0
-    for number, recording in enumerate(recordings):
+    for recording in recordings:
         place = places[recording.family] = places.get(recording.family, -1) + 1
         for repeat in range(repeats):
-            pair = (PLAIN, AUTO) if (number + repeat) % 2 == 0 else (AUTO, PLAIN)
+            pair = (PLAIN, AUTO) if (place // 2 + repeat) % 2 == 0 else (AUTO, PLAIN)
             measured = side_by_side([bench, twin], recording, pair)
             measured += [on_the_wall(bench, recording, name) for name in settings if name not in pair]
             differing += sum(not one.same for one in measured)
@@ -177,7 +178,7 @@ def judge_wall(name: str, settings: Sequence[str], halves: Sequence[Half]) -> bo
         held &= report(f"{name}, {family}: auto / plain", told(speed), goal, speed.value >= LEAST_OF_PLAIN)
         best, _ = best_fixed(rows, family)
         speed = ratio(compared, AUTO, best, family)
-        if not math.isnan(speed.value):  # a family with one answer has nothing to compare
+        if best != PLAIN and not math.isnan(speed.value):  # a family with one answer has nothing to compare
             what, goal = f"{name}, {family}: auto / {best}", f"at least {LEAST_OF_FIXED}"
             held &= report(what, told(speed), goal, speed.value >= LEAST_OF_FIXED)
     for setting in settings:

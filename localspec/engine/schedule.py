@@ -9,7 +9,7 @@ they say of their guesses, never by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from localspec.engine.cost import PassCosts
 from localspec.engine.drafting import Drafting, Now
@@ -32,9 +32,10 @@ LONG_MATCH = 0.85
 """Confidence of a free source that wakes the costly ones: the text has begun to repeat."""
 CAUTION = 0.7
 """How much dearer a loss counts the less may still be lost: to lose all means no guesses for a long time."""
-DULL, EVERY, CHEAP_LOOK = 8, 4, 0.005
-"""After so many steps with nothing worth checking only every fourth one looks, if a look costs more than
-this share of a plain pass: processor caches are cold after a pass, which makes it several times dearer."""
+DULL, VERY_DULL, CHEAP_LOOK = 8, 64, 0.005
+"""After so many steps with nothing worth checking only every fourth one looks, then every eighth, if a look
+costs more than this share of a plain pass: processor caches are cold after a pass, which makes it several
+times dearer. For the same reason what was emitted meanwhile is learnt from all at once."""
 LASTS, MOVED = 12, 0.2
 """Steps for which prices of passes hold, unless what may be lost has moved by more than this share."""
 NARROW = 4
@@ -69,17 +70,24 @@ class Scheduler:
     ) -> None:
         self.costs, self.free, self.costly, self.clock = costs, free, costly, clock
         self.drawn, self.wakes = drawn, wakes
-        self.ledger = ledger or Ledger()
+        self._ledger = ledger or Ledger()
         self._drafting = Drafting(costs, free, clock, drawn=drawn)
         self._tokens, self._seconds = 30.0, 30.0 * costs.plain(0)  # of late; their ratio is the rate
         self._passes = Passes()
         self._looking, self._looked = 0.0, False  # seconds a step takes that only looks; whether this one did
         self._dear_look = False  # whether a look takes a good part of a pass
         self._dull, self._why = 0, NOTHING_TO_COPY  # steps since anything was worth checking, and why not
+        self._unlearnt: list[tuple[Step, int]] = []  # steps since, which did not look
         self._said: list[tuple[Free, Proposal]] = []
         self._drafted: tuple[Costly, Made] | None = None
         self._refresh, self._until_plain = REFRESH_FIRST, 0  # the first pass of a session measures
         self._answered, self._answers, self._turn = float(TYPICAL_ANSWER), 1, 0
+
+    @property
+    def ledger(self) -> Ledger:
+        """All that guessing has cost so far."""
+        self._catch_up()
+        return self._ledger
 
     @property
     def rate(self) -> float:
@@ -87,6 +95,7 @@ class Scheduler:
         return self._tokens / self._seconds
 
     def begin(self, context: Sequence[int]) -> None:
+        self._catch_up()
         if self._turn:
             self._answered, self._answers = self._answered + self._turn, self._answers + 1
             self._turn = 0
@@ -106,12 +115,13 @@ class Scheduler:
         if self._until_plain <= 0:
             return Attempt(why=MEASURING)
         self._dull += 1
-        if self._dull > DULL and self._dull % EVERY and self._dear_look:
+        if self._dear_look and self._dull > DULL and self._dull % (4 if self._dull < VERY_DULL else 8):
             return Attempt(why=self._why)
+        self._catch_up()
         plain = self.costs.plain(len(context) - 1)
         self._dear_look = self._looking > CHEAP_LOOK * plain
-        left = (self.ledger.allowance - self.ledger.balance) * plain - self._looking
-        if self._looking > SHARE * plain and not self.ledger.admits(1 + self._looking / plain):
+        left = (self._ledger.allowance - self._ledger.balance) * plain - self._looking
+        if self._looking > SHARE * plain and not self._ledger.admits(1 + self._looking / plain):
             return Attempt(why=MAKING_UP)
         room_now = min(room, MOST_GUESSES)
         lines: list[Line] | None = None
@@ -210,12 +220,26 @@ class Scheduler:
         return 1 / rate - 1 / best
 
     def learn(self, step: Step, n_cached: int) -> None:
+        self._unlearnt.append((step, n_cached))
+        if self._looked or self._until_plain <= 0:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Learn from the steps since the last look; what was said and drafted belongs to the last one."""
+        unlearnt, self._unlearnt = self._unlearnt, []
+        for step, n_cached in unlearnt:
+            self._count(step, n_cached)
+        if self._looked and unlearnt:
+            self._compare(unlearnt[-1][0])
+
+    def _count(self, step: Step, n_cached: int) -> None:
+        """What a step took and emitted, whoever guessed."""
         if self.costs.observe(step.width, n_cached, step.seconds_verify + step.seconds_host):
             self._passes.lasts = 0
         tokens = len(step.tokens)
         plain = self.costs.plain(n_cached)
         # What a plain pass takes, plain decoding would have paid too: only looking for guesses is extra.
-        self.ledger.add(1 + step.seconds_draft / plain if step.width == 1 else step.seconds / plain, tokens)
+        self._ledger.add(1 + step.seconds_draft / plain if step.width == 1 else step.seconds / plain, tokens)
         self._tokens = HORIZON * self._tokens + tokens
         self._seconds = HORIZON * self._seconds + step.seconds
         self._turn += tokens
@@ -223,24 +247,27 @@ class Scheduler:
         if step.width == 1:
             self._refresh = min(4 * self._refresh, REFRESH) if self._until_plain < 0 else self._refresh
             self._until_plain = self._refresh
-        if self._looked and self._drafted is None:
+        for costly in self.costly:
+            costly.idle += 1
+        if self.costly and any(map(self.wakes, step.tokens)):
+            self._wake()
+
+    def _compare(self, step: Step) -> None:
+        """What a step emitted with what was guessed there."""
+        if self._drafted is None:
             self._looking += 0.1 * (step.seconds_draft - self._looking)
         for source, proposal in self._said:
             source.learn(proposal, step.tokens)
-        if self.costly:
-            for costly in self.costly:
-                costly.idle += 1
-            if self._drafted:
-                costly, made = self._drafted
-                costly.learn(made, self._said[0][1] if self._said else Proposal(), step.tokens)
-            self._wake(step.tokens)
+        if self._drafted:
+            costly, made = self._drafted
+            costly.learn(made, self._said[0][1] if self._said else Proposal(), step.tokens)
+        if any(proposal.confidence[0] >= LONG_MATCH for _, proposal in self._said):
+            self._wake()
 
-    def _wake(self, tokens: Iterable[int]) -> None:
-        """Give costly sources another chance where the text has changed its kind."""
-        repeats = any(proposal.confidence[0] >= LONG_MATCH for _, proposal in self._said)
-        if repeats or any(map(self.wakes, tokens)):
-            for costly in self.costly:
-                costly.rearm()
+    def _wake(self) -> None:
+        """Give costly sources another chance: the text has changed its kind."""
+        for costly in self.costly:
+            costly.rearm()
 
 
 def _always(_confidence: float) -> bool:
