@@ -539,6 +539,36 @@ def test_the_plain_speed_is_measured_at_first_and_now_and_then() -> None:
     assert all(steps[i].width == 1 for i in plain)
 
 
+@pytest.mark.parametrize(("looks", "share"), [(0.001, 0.9), (0.01, 0.2)])
+def test_looks_that_are_dear_and_find_nothing_become_rare(looks: float, share: float) -> None:
+    answer = Answer(flat())
+    silent = Scripted("silent", answer.text, speaks=lambda _: False, clock=answer.clock, looks=looks)
+    answer.play(free=[Free(silent)])
+    places = [place for place, _ in silent.asked]
+    assert (len(places) > share * answer.length) == (share > 0.5)
+    assert max(later - place for place, later in itertools.pairwise(places)) <= 8
+
+
+@pytest.mark.parametrize("looks", [0.001, 0.01])
+def test_a_copy_that_begins_after_a_long_time_is_found_at_once(looks: float) -> None:
+    answer, begins = Answer(flat()), N_PROMPT + 300
+    late = Scripted("late", answer.text, speaks=lambda at: at >= begins, clock=answer.clock, looks=looks)
+    steps = answer.play(free=[Free(late)])
+    emitted = itertools.accumulate((len(step.tokens) for step in steps), initial=N_PROMPT)
+    found = next(place for place, step in zip(emitted, steps, strict=False) if step.width > 1)
+    assert begins <= found <= begins + 8
+
+
+@pytest.mark.parametrize("n", [1, 2, 20, 100, 399])
+def test_nothing_is_missing_in_the_ledger_at_any_time(n: int) -> None:
+    answer = Answer(flat())
+    silent = Scripted("silent", answer.text, speaks=lambda _: False, clock=answer.clock, looks=0.01)
+    policy = answer.scheduler([Free(silent)])
+    steps = answer.play(policy=policy, most_steps=n)
+    assert policy.ledger.tokens == tokens(steps) == n
+    assert policy.ledger.balance == pytest.approx(seconds(steps) - n)
+
+
 def test_steps_tell_what_plain_decoding_would_have_taken() -> None:
     answer = Answer(CURVES["mild"])
     steps = answer.play(free=[Free(Scripted("seer", answer.text))])
