@@ -138,9 +138,7 @@ def _file_now(entry: Entry) -> RawFile:
 
 def _copy_hint(entry: Entry) -> str:
     copy = shlex.join(["cp", str(entry.folder / "before"), entry.path])
-    return (
-        f"the bytes from before are still there: {copy}; localspec undo FILE takes back the edit of another"
-    )
+    return f"localspec undo FILE takes back another's; the bytes from before are still there: {copy}"
 
 
 def _bytes_before(entry: Entry) -> bytes:
