@@ -16,7 +16,7 @@ from localspec.engine.drafting import Drafting, Now
 from localspec.engine.generate import MOST_GUESSES
 from localspec.engine.ledger import SHARE, Ledger
 from localspec.engine.lines import Line, Passes, cut
-from localspec.engine.sources import Costly, Free, Made
+from localspec.engine.sources import NOTHING, Costly, Free, Made
 from localspec.engine.types import Attempt, Proposal, Step
 
 HORIZON = 0.995
@@ -260,7 +260,7 @@ class Scheduler:
             source.learn(proposal, step.tokens)
         if self._drafted:
             costly, made = self._drafted
-            costly.learn(made, self._said[0][1] if self._said else Proposal(), step.tokens)
+            costly.learn(made, self._said[0][1] if self._said else NOTHING, step.tokens)
         if any(proposal.confidence[0] >= LONG_MATCH for _, proposal in self._said):
             self._wake()
 

@@ -128,7 +128,7 @@ class Made:
 
     tokens: list[int] = field(default_factory=list)
     confidence: list[float] = field(default_factory=list)
-    dists: list[Dist] | None = None
+    dists: list[Dist] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     line: Line = field(default_factory=Line)
     tail: Proposal = NOTHING
@@ -153,11 +153,11 @@ class Made:
         line.reach.append(chance)
         line.gain.append(line.gain[-1] + chance)
         if dist is not None:
-            self.dists = [*(self.dists or ()), dist]
+            self.dists.append(dist)
         return kind
 
     def proposal(self) -> Proposal:
-        return Proposal(self.tokens, self.confidence, self.dists)
+        return Proposal(self.tokens, self.confidence, self.dists or None)
 
 
 class Asking:
