@@ -19,6 +19,7 @@ from localspec.bench.settings import DRAFT, LONGEST, UNLIMITED, WARM
 from localspec.drafters import NAMED
 from localspec.engine import oracle
 from localspec.engine.generate import common_prefix
+from localspec.engine.types import Step
 
 WORTH_SHARING = 1.05
 """Speed of the oracle from which on it means something what share of its gain was reached."""
@@ -50,37 +51,44 @@ def reach(recording: Recording, free: Sequence[str]) -> Reach:
 
 @dataclass(slots=True)
 class Optimum:
-    """The oracle on one text under one cost table; times in passes over one token."""
+    """The oracle on one text under one cost table; times in passes over one token.
+
+    As on the virtual clock, a draft model also pays for reading what was emitted since it last guessed.
+    """
 
     reach: Reach
     prices: Prices
     n_tokens: int
-    _rest: dict[int, float] = field(default_factory=dict)
+    _after: dict[tuple[str, ...], oracle.Seconds] = field(default_factory=dict)
 
-    def after(self, place: int, sources: Sequence[str] = ()) -> float:
-        """V: the least time for the tokens from `place` on; `sources`: with these alone."""
-        if place >= self.n_tokens:
-            return 0.0
-        if not sources and place in self._rest:
-            return self._rest[place]
-        known = {name: right[place:] for name, right in self.reach.items() if name in (sources or self.reach)}
-        follows = [(name, DRAFT) for name in known if name != DRAFT and DRAFT in known]
-        costs = {name: self.cost(name) for name in known}
-        found = oracle.best_schedule(self.n_tokens - place, known, self.prices.curve, costs, follows).seconds
-        if not sources:
-            self._rest[place] = found
-        return found
+    def after(self, place: int, sources: Sequence[str] = (), unread: int = 1) -> float:
+        """V: the least time for the tokens from `place` on, `unread` of those before not yet read by the
+        draft; `sources`: with these alone."""
+        names = tuple(sources or self.reach)
+        if names not in self._after:
+            self._after[names] = self._solve({name: self.reach[name] for name in names})
+        known = self._after[names]
+        return float(known[place, min(unread, known.shape[1]) - 1])
 
-    def cost(self, source: str) -> float:
-        return self.prices.guess if source == DRAFT else 0.0
+    def _solve(self, reach: Reach) -> oracle.Seconds:
+        curve, guess = self.prices.curve, self.prices.guess
+        free = {name: right for name, right in reach.items() if name != DRAFT}
+        draft = None
+        if DRAFT in reach:
+            first = [guess * padded(curve, unread) for unread in range(1, max(curve) + 1)]
+            draft = oracle.Costly(reach[DRAFT], guess, first)
+        return oracle.least_seconds(self.n_tokens, free, curve, draft)
 
-    def best_from(self, place: int, source: str) -> float:
+    def best_from(self, place: int, source: str, unread: int) -> float:
         """The least time from `place` on if `source` guesses next, as much as is best."""
-        curve = self.prices.curve
+        curve, guess = self.prices.curve, self.prices.guess
         room = min(self.reach[source][place], self.n_tokens - place - 1, max(curve) - 1)
-        return min(
-            k * self.cost(source) + padded(curve, k + 1) + self.after(place + k + 1) for k in range(room + 1)
-        )
+        found = [padded(curve, 1) + self.after(place + 1, (), unread + 1)]
+        for k in range(1, room + 1):
+            asked = guess * (padded(curve, min(unread, max(curve))) + k - 1) if source == DRAFT else 0.0
+            left = oracle.UNREAD if source == DRAFT else unread + k + 1
+            found.append(asked + padded(curve, k + 1) + self.after(place + k + 1, (), left))
+        return min(found)
 
 
 def lost(measured: Measured, optimum: Optimum) -> dict[str, float]:
@@ -89,18 +97,27 @@ def lost(measured: Measured, optimum: Optimum) -> dict[str, float]:
     that is lost by steps of two sources. The sum is the whole difference to the oracle.
     """
     found = dict.fromkeys(("silent", "source", "length"), 0.0)
-    place = 0
+    place, unread = 0, 1
     for step in measured.steps:
-        here = optimum.after(place)
-        whole = step.seconds + optimum.after(place + len(step.tokens)) - here
+        here = optimum.after(place, (), unread)
+        after = _unread(step, unread)
+        whole = step.seconds + optimum.after(place + len(step.tokens), (), after) - here
         if step.source == PLAIN:
             found["silent"] += whole
         else:
-            source = optimum.best_from(place, step.source) - here if step.source in optimum.reach else 0.0
+            known = step.source in optimum.reach
+            source = optimum.best_from(place, step.source, unread) - here if known else 0.0
             found["source"] += source
             found["length"] += whole - source
-        place += len(step.tokens)
+        place, unread = place + len(step.tokens), after
     return found
+
+
+def _unread(step: Step, before: int) -> int:
+    """Tokens that the draft has not read after a replayed step, as far as that tells."""
+    if step.seconds_draft == 0:  # it was not asked
+        return before + len(step.tokens)
+    return oracle.UNREAD if step.drafted and step.accepted == step.drafted else 1
 
 
 def scores(

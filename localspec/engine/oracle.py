@@ -1,10 +1,10 @@
 """The least time in which a recorded text could have been emitted, had every guess been known beforehand.
 
-An exact dynamic programme over positions. Position i means that i tokens of the text are out; a pass with
-k right guesses emits k + 1 tokens. More guesses than are right cost time and emit nothing more, so only
-right ones are considered; a pass that is cheaper when it is wider is padded, not filled. Knows costs and
-how far each source is right, nothing of models or of how guesses are made. Seconds stand for any unit of
-cost, the same everywhere.
+An exact dynamic programme over positions and over what the costly source has not yet read. Position i means
+that i tokens of the text are out; a pass with k right guesses emits k + 1 tokens. More guesses than are right
+cost time and emit nothing more, so only right ones are considered; a pass that is cheaper when it is wider is
+padded, not filled. Knows costs and how far each source is right, nothing of models or of how guesses are
+made. Seconds stand for any unit of cost, the same everywhere.
 """
 
 from __future__ import annotations
@@ -18,25 +18,19 @@ from numpy.typing import NDArray
 Seconds = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One pass: where it starts, who guessed ("none", "ngram", "ngram+draft") and how many right guesses.
-
-    It emits guesses + 1 tokens.
-    """
-
-    position: int
-    source: str
-    guesses: int
+UNREAD = 2
+"""Tokens a costly source has not read once all its guesses were right: its last one, and the pass's own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """The passes of a whole text, in order, and the time of all of them together."""
+class Costly:
+    """A source whose guesses cost time. `right[i]`: how many guesses in a row are right at position i;
+    `guess`: seconds a guess; `first[u - 1]`: seconds of the first one where u tokens are unread, which it has
+    to read; more than are listed are as dear as the last."""
 
-    seconds: float
-    choices: tuple[Choice, ...]
+    right: Sequence[int]
+    guess: float
+    first: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,56 +46,62 @@ class Score:
     perfect_share: float
 
 
-def best_schedule(
+def least_seconds(
     n_tokens: int,
-    reach: Mapping[str, Sequence[int]],
+    free: Mapping[str, Sequence[int]],
     widths: Mapping[int, float],
-    cost_guess: Mapping[str, float],
-    follows: Sequence[tuple[str, str]] = (),
-    cost_use: Mapping[str, float] | None = None,
-) -> Schedule:
-    """The fastest schedule for a text of `n_tokens`; on a tie fewer guesses, then the source named first.
+    costly: Costly | None = None,
+) -> Seconds:
+    """The least time for all that follows each position, by the tokens that the costly source has not read
+    there: shape (n_tokens + 1, most unread), one unread token first. [0, 0] is the whole text, when the
+    source has read the prompt.
 
-    `reach[source][i]`: how many guesses in a row are right at position i, shape (n_tokens,); what goes
-    beyond the text or the widest pass is cut. `widths[n]`: seconds of a pass over n tokens, 1 among them;
-    a pass is padded to a wider listed one where that is cheaper or it is not listed itself. `cost_guess`:
-    seconds a guess, for every source. `follows`: pairs (a, b) where b may go on behind one or more guesses
-    of a in the same pass: at position i + m behind m of them. `cost_use`: seconds that a source costs besides
-    its guesses whenever it makes any, at the least: reading what it has not seen.
+    `free[source][i]`: how many guesses in a row are right at position i; what goes beyond the text or the
+    widest pass is cut. `widths[n]`: seconds of a pass over n tokens, 1 among them; a pass is padded to a
+    wider listed one where that is cheaper or it is not listed itself. The costly source guesses at a
+    position, or goes on behind one or more guesses of a free one in the same pass, which it reads, too.
 
-    Example: reach {"ngram": [2, 0, 0, 0]}, widths {1: 1.0, 4: 1.5} and free guesses give one pass of two
-    guesses, padded to 4, and a plain one: 2.5 seconds. Raises ValueError when `reach` has another length or
-    `widths` lacks 1, KeyError for a source without reach or cost.
+    Example: free {"ngram": [2, 0, 0, 0]}, widths {1: 1.0, 4: 1.5} give one pass of two guesses, padded to
+    4, and a plain one: 2.5 seconds. Raises ValueError when a source tells of another number of positions or
+    `widths` lacks 1.
     """
-    cost_pass = _cost_pass(widths)
-    right = {source: _cut(source, n_tokens, counts, len(cost_pass)) for source, counts in reach.items()}
-    drafts, use = _Drafts.none(n_tokens, len(cost_pass)), cost_use or {}
-    for source, counts in right.items():
-        drafts.offer(source, counts, cost_guess[source], use.get(source, 0.0))
-    for first, second in follows:
-        drafts.offer_pair(first, second, right, cost_guess, use)
-    seconds, guesses = _solve(drafts.seconds + cost_pass)
-    choices = []
-    position = 0
-    while position < n_tokens:
-        count = int(guesses[position])
-        choices.append(Choice(position, drafts.names[drafts.who[position, count]], count))
-        position += count + 1
-    return Schedule(seconds, tuple(choices))
+    cost = _cost_pass(widths)
+    n_most = len(cost) - 1
+    rights = [_cut(name, n_tokens, right, n_most) for name, right in free.items()]
+    right = np.max(rights, axis=0) if rights else np.zeros(n_tokens, np.int64)
+    own = _cut("the costly one", n_tokens, costly.right, n_most) if costly else np.zeros(n_tokens, np.int64)
+    first = np.array(costly.first if costly else [np.inf])
+    unread = np.arange(len(first))
+    last = len(first) - 1
+    guess = costly.guess if costly else 0.0
+    after = min(UNREAD - 1, last)
+    rest = np.full((n_tokens + len(cost), len(first)), np.inf)  # inf beyond the end of the text
+    rest[n_tokens] = 0.0
+    more = np.arange(len(cost))
+    for i in reversed(range(n_tokens)):
+        kept = more[: right[i] + 1, None]
+        best = (cost[kept] + rest[i + kept + 1, np.minimum(unread + kept + 1, last)]).min(axis=0)
+        for copied in range(right[i] + 1):
+            behind = min(own[i + copied], n_most - copied) if i + copied < n_tokens else 0
+            if behind > 0:
+                made = more[1 : behind + 1]
+                going_on = cost[copied + made] + guess * (made - 1) + rest[i + copied + made + 1, after]
+                np.minimum(best, first[np.minimum(unread + copied, last)] + going_on.min(), out=best)
+        rest[i] = best
+    return rest[: n_tokens + 1]
 
 
 def perfect(n_tokens: int, widths: Mapping[int, float]) -> float:
     """Seconds with a drafter that is always right and costs nothing: no drafter can beat it."""
-    cost_pass = _cost_pass(widths)
-    return _solve(np.broadcast_to(cost_pass, (n_tokens, len(cost_pass))))[0]
+    return float(least_seconds(n_tokens, {"all": [n_tokens] * n_tokens}, widths)[0, 0])
 
 
 def plain(n_tokens: int, widths: Mapping[int, float]) -> float:
-    """Seconds without any guess, each pass padded if that is cheaper, as in `best_schedule`.
+    """Seconds without any guess, each pass padded if that is cheaper, as in `least_seconds`.
 
-    Added up in the same order: perfect <= best_schedule <= plain holds to the last bit.
+    Added up in the same order: perfect <= least_seconds <= plain holds to the last bit.
     """
-    return _solve(np.broadcast_to(_cost_pass(widths)[:1], (n_tokens, 1)))[0]
+    return float(least_seconds(n_tokens, {}, widths)[0, 0])
 
 
 def score(seconds_auto: float, seconds_plain: float, seconds_oracle: float, seconds_perfect: float) -> Score:
@@ -115,60 +115,6 @@ def score(seconds_auto: float, seconds_plain: float, seconds_oracle: float, seco
     return Score(seconds_oracle / seconds_auto, share, seconds_perfect / seconds_auto)
 
 
-@dataclass(frozen=True, slots=True)
-class _Drafts:
-    """The cheapest way known to have k right guesses at position i.
-
-    `seconds`: shape (n_tokens, widest), inf where there is no way; column k. `who`: the same shape, index
-    into `names`. Both are filled in place by offers; a later offer must be cheaper to count.
-    """
-
-    seconds: Seconds
-    who: Counts
-    names: list[str]
-
-    @staticmethod
-    def none(n_tokens: int, widest: int) -> _Drafts:
-        """No source yet: only no guess at all, which is free."""
-        seconds = np.full((n_tokens, widest), np.inf)
-        seconds[:, 0] = 0.0
-        return _Drafts(seconds, np.zeros((n_tokens, widest), dtype=np.int64), ["none"])
-
-    def offer(self, name: str, right: Counts, cost: float, use: float) -> None:
-        """A source with `right` guesses, shape (n_tokens,), at `cost` seconds each, and `use` for all."""
-        self.names.append(name)
-        self._add(np.arange(len(right)), 0, use, right, cost)
-
-    def offer_pair(
-        self,
-        first: str,
-        second: str,
-        right: Mapping[str, Counts],
-        cost: Mapping[str, float],
-        use: Mapping[str, float],
-    ) -> None:
-        """`second` goes on behind any number of right guesses of `first`."""
-        self.names.append(f"{first}+{second}")
-        for given in range(1, int(right[first].max(initial=0)) + 1):
-            positions = np.flatnonzero(right[first] >= given)
-            behind = right[second][positions + given]  # within the text: reach was cut to it
-            spent = given * cost[first] + use.get(first, 0.0) + use.get(second, 0.0)
-            self._add(positions, given, spent, behind, cost[second])
-
-    def _add(self, positions: Counts, given: int, seconds: float, right: Counts, cost: float) -> None:
-        """The last name adds 1 to `right` guesses to `given` ones that took `seconds`.
-
-        `positions` and `right` have the same shape.
-        """
-        columns = slice(given + 1, None)
-        count = np.arange(1, self.seconds.shape[1] - given)
-        price = seconds + cost * count
-        known = self.seconds[positions, columns]
-        better = (count <= right[:, None]) & (price < known)
-        self.seconds[positions, columns] = np.where(better, price, known)
-        self.who[positions, columns] = np.where(better, len(self.names) - 1, self.who[positions, columns])
-
-
 def _cost_pass(widths: Mapping[int, float]) -> Seconds:
     """Seconds of a pass with k guesses, at index k: the cheapest listed width that holds k + 1 tokens."""
     if min(widths, default=0) != 1:
@@ -178,25 +124,9 @@ def _cost_pass(widths: Mapping[int, float]) -> Seconds:
     return np.minimum.accumulate(seconds[::-1])[::-1]
 
 
-def _cut(source: str, n_tokens: int, counts: Sequence[int], widest: int) -> Counts:
+def _cut(source: str, n_tokens: int, counts: Sequence[int], most: int) -> Counts:
     """`counts` as an array, cut to the widest pass and the text's end, where the bonus token needs room."""
     if len(counts) != n_tokens:
         raise ValueError(f"reach of {source}: {len(counts)} positions for {n_tokens} tokens")
-    room = np.minimum(np.arange(n_tokens)[::-1], widest - 1)
+    room = np.minimum(np.arange(n_tokens)[::-1], most)
     return np.clip(np.asarray(counts, dtype=np.int64), 0, room)
-
-
-def _solve(cost: Seconds) -> tuple[float, Counts]:
-    """Least seconds for the whole text, and the guesses of the best pass at each position, shape (n_tokens,).
-
-    `cost`: seconds of a pass with k guesses at position i, shape (n_tokens, widest); inf where impossible.
-    """
-    n_tokens, widest = cost.shape
-    rest = np.full(n_tokens + widest, np.inf)  # from each position to the end; inf beyond it
-    rest[n_tokens] = 0.0
-    guesses = np.zeros(n_tokens, dtype=np.int64)
-    for i in reversed(range(n_tokens)):
-        total = cost[i] + rest[i + 1 : i + 1 + widest]
-        guesses[i] = total.argmin()
-        rest[i] = total[guesses[i]]
-    return float(rest[0]), guesses
