@@ -213,6 +213,19 @@ def test_an_outlook_learns_how_confident_guesses_are_and_how_long_they_hold() ->
     assert outlook.mean()[3] == pytest.approx(0.97 * (1 + 2 / 3 + 4 / 9), abs=0.15)
 
 
+def test_the_best_way_is_chosen_once_the_first_guess_has_said_how_sure_it_is() -> None:
+    outlook = Outlook(Chances(), 0.7)
+    for i in range(2000):
+        sure = i % 2 == 0
+        outlook.learn([0.99 if sure else 0.1] * 8, 8 * sure, 8 if sure else 1)
+    ways = [(1, 1.0), (8, 2.0)]
+    fixed = [1 + outlook.mean()[width - 1] - cost for width, cost in ways]
+    assert outlook.best(ways[:1]) == pytest.approx(fixed[0])
+    assert outlook.best(ways[1:]) == pytest.approx(fixed[1])
+    # Wide where it is sure, plain elsewhere: half of the time 8 - 2, else nothing, which is 1 - 1.
+    assert max(fixed) + 0.1 < outlook.best(ways) == pytest.approx(3.0, abs=0.4)
+
+
 @pytest.mark.parametrize("before", [0, 20, 400])
 def test_an_outlook_follows_the_chances(before: int) -> None:
     """Even if nobody asks for it in between."""

@@ -333,6 +333,29 @@ def test_a_new_turn_brings_it_back() -> None:
     assert source.drafter.begun == [N_PROMPT, N_PROMPT]  # type: ignore[attr-defined]
 
 
+def test_a_model_is_not_asked_within_a_sure_copy() -> None:
+    """What asking is worth and what the copy is worth are told at the same rate of tokens a second."""
+    answer = Answer(flat(0.03), length=2000)
+    copy = Scripted("copy", answer.text, confidence=0.98, speaks=lambda at: at >= N_PROMPT + 50)
+    source = model_source(answer, lambda at: at % 5 > 0, 0.12)
+    answer.play(policy=answer.scheduler(free=[Free(copy)], costly=[source]))
+    assert isinstance(source.drafter, Computed)
+    before, within = (
+        [p for p in source.drafter.used if (p < N_PROMPT + 80) == early] for early in (True, False)
+    )
+    assert before
+    assert len(within) <= 3
+
+
+def test_a_model_that_could_not_pay_were_it_always_right_is_hardly_tried() -> None:
+    answer = Answer({1: 1.0, 2: 1.9, 4: 2.8, 8: 4.0, 16: 6.2}, length=2000)
+    source = model_source(answer, lambda _: True, 1.0)
+    steps = answer.play(policy=answer.scheduler(costly=[source], ledger=Ledger(tokens=10**9)))
+    assert isinstance(source.drafter, Computed)
+    assert 1 <= len(source.drafter.used) <= 4  # its price might have changed
+    assert seconds(steps) < 1.01 * answer.length
+
+
 @pytest.mark.parametrize("turning", [150, 700])
 def test_a_source_that_becomes_good_is_found_again(turning: int) -> None:
     answer = Answer(CURVES["mild"], length=2000)

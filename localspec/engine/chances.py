@@ -147,7 +147,7 @@ TRUST_SHARES = 30.0
 FADE = 0.99
 MOST = 63
 """Guesses an outlook looks ahead."""
-REFRESH_FIRST, REFRESH = 8, 64
+REFRESH_FIRST, REFRESH = 8, 128
 """Guesses after which an outlook is worked out anew: soon at first, then twice as late each time."""
 
 
@@ -161,6 +161,9 @@ class Outlook:
         self._after = [[TRUST_SAID * prior, TRUST_SAID] for _ in range(BINS)]
         self._age, self._refresh = 0, REFRESH_FIRST
         self._mean: list[float] = []
+        self._tokens = np.empty(
+            (0, BINS)
+        )  # a pass emits, by its guesses and the first one's bin, times its share
 
     def learn(self, confidence: Sequence[float], right: int, judged: int) -> None:
         """A draft was judged: the first `right` of `judged` guesses were right."""
@@ -189,8 +192,18 @@ class Outlook:
             shares = np.array(self._shares) / sum(self._shares)
             self._shares, self._weight = shares.tolist(), 1 / (TRUST_SHARES - 1)
             reach[0] = shares * self._chances.of_bins()
-            self._mean = [0.0, *np.multiply.accumulate(reach).sum(axis=1).cumsum().tolist()]
+            gains = np.multiply.accumulate(reach).cumsum(axis=0)
+            self._mean = [0.0, *gains.sum(axis=1).tolist()]
+            self._tokens = np.vstack([shares, shares + gains])
         return self._mean
+
+    def best(self, ways: Sequence[tuple[int, float]]) -> float:
+        """What the best of `ways`, (tokens in the pass, cost in tokens), is worth on average if it is chosen
+        once the first guess has said how sure it is."""
+        self.mean()
+        worth = self._tokens[[width - 1 for width, _ in ways]]
+        worth -= np.multiply.outer([cost for _, cost in ways], self._tokens[0])
+        return float(np.add.reduce(np.maximum.reduce(worth)))
 
 
 def saved_counts(raw: object) -> Mapping[str, Sequence[Sequence[float]]]:

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 
 from localspec.engine.cost import PassCosts
 from localspec.engine.lines import Line, Passes, Pick, best_pick
-from localspec.engine.sources import AGREED, NOTHING, Asking, Costly, Free, Made
+from localspec.engine.sources import AGREED, NOTHING, PROBE_LATEST, Asking, Costly, Free, Made
 from localspec.engine.types import Proposal
 
-READ_NOW = 0.25
-"""Share of its unseen tokens that the next draft is charged for: what it reads serves later ones too."""
 LIKELY = 0.5
 """Where a free source knows how to go on it is asked at every second guess whether to, while all are this
 likely to be right."""
@@ -61,9 +59,12 @@ class Drafting:
         if gain <= asking.guess and costly.idle < costly.probe_after:
             return False
         unseen = costly.drafter.unseen(now.context)
+        repays = asking.perfect - asking.read * (unseen - 1) > pick.value
+        if not repays and costly.idle < PROBE_LATEST:  # only to see whether its price is still what it was
+            return False
         if costly.cost.seconds(1, unseen) + self._loss(now, 2) > now.left:
             return False
-        return gain > asking.guess + asking.read * (unseen - 1) * READ_NOW or costly.probe_is_due()
+        return gain > asking.guess or costly.probe_is_due()
 
     def compute(self, costly: Costly, now: Now) -> tuple[Pick, Made]:
         """Let a costly source guess, and a free one behind that: what of it is worth checking, and what there

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from localspec.engine.generate import joined
 from localspec.engine.types import Proposal
 
-LOCAL = 0.8
-"""How far the speed a line promises counts, against the speed of late."""
+FIRST_WRONG = 0.3
+"""How often the first guess is wrong, where that is not known."""
 HOPELESS = 0.05
 """Chance below which further guesses of a line are not looked at."""
 
@@ -25,15 +25,16 @@ class Passes:
     """The passes to choose from, with prices that hold for a few steps.
 
     `rate`: tokens a second; `plain`: what a pass over one token costs, in tokens at that rate; `wider`: the
-    others that may be chosen, as (width, price, seconds beyond a plain pass that it may take), ascending;
-    `left`, `room`: seconds that might be lost, and guesses there was room for, when they were priced;
-    `cheapest`: seconds of the cheapest pass that holds a guess, whether or not it may be chosen, or 0;
-    `lasts`: steps for which this still holds; `most`: seconds beyond a plain pass that any may take.
+    others that may be chosen, as (width, price, seconds beyond a plain pass that it may take, risk),
+    ascending. The risk is what a price is higher by if nothing turns out right; the share FIRST_WRONG of it
+    is in there. `left`, `room`: seconds that might be lost, and guesses there was room for, when they were
+    priced; `cheapest`: seconds of the cheapest pass that holds a guess, whether or not it may be chosen, or
+    0; `lasts`: steps for which this still holds; `most`: seconds beyond a plain pass that any may take.
     """
 
     rate: float = 0.0
     plain: float = 0.0
-    wider: list[tuple[int, float, float]] = field(default_factory=list)
+    wider: list[tuple[int, float, float, float]] = field(default_factory=list)
     left: float = 0.0
     room: int = 0
     cheapest: float = 0.0
@@ -43,8 +44,8 @@ class Passes:
     _behind: dict[int, list[tuple[int, float]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._widths = [width for width, _, _ in self.wider]
-        self.most = max((loss for _, _, loss in self.wider), default=0.0)
+        self._widths = [width for width, *_ in self.wider]
+        self.most = max((loss for _, _, loss, _ in self.wider), default=0.0)
 
     def widest(self, room: int) -> int:
         """Width of the widest one that checks at most `room` guesses."""
@@ -67,7 +68,7 @@ class Passes:
         found = self._behind.get(size)
         if found is None:
             rows = self.wider[bisect_left(self._widths, size) :]
-            found = [(width - size, price - rows[0][1]) for width, price, _ in rows if width > size]
+            found = [(width - size, price - rows[0][1]) for width, price, *_ in rows if width > size]
             self._behind[size] = found
         return found
 
@@ -114,7 +115,7 @@ EMPTY = Line()
 class Pick:
     """A way to take the next step: the first `kept` guesses of `line` in a pass of `width` tokens.
 
-    `value`: in tokens.
+    `value`: in tokens, at the rate of late.
     """
 
     value: float
@@ -132,19 +133,21 @@ def best_pick(lines: Sequence[Line], passes: Passes, room: int, left: float, lea
     Example: a plain pass for 1 token, one over 2 for 1.6, a line with gain [0, 0.5]: 1 + 0.5 - 1.6 = -0.1.
     """
     worth = _worth(lines, passes, room)
-    best, chosen, size = 1 - worth * passes.plain + least, EMPTY, 1
+    best, chosen, size, spent = 1 - worth * passes.plain + least, EMPTY, 1, passes.plain
     for line in lines:
         gain = line.gain
         longest = len(gain) - 1
         whole = 1 + gain[-1]
-        for width, usual, loss in passes.wider:
-            price = worth * usual
+        wrong = _wrong(line)
+        for width, usual, loss, risk in passes.wider:
+            cost = usual + risk * wrong
+            price = worth * cost
             if width > room + 1 or whole - price <= best:  # nor can any wider one be better
                 break
             value = 1 + gain[width - 1] - price if width <= longest else whole - price
             if value > best and loss <= left:
-                best, chosen, size = value, line, width
-    return Pick(best, chosen, min(size - 1, len(chosen)), size)
+                best, chosen, size, spent = value, line, width, cost
+    return Pick(best + (worth - 1) * spent, chosen, min(size - 1, len(chosen)), size)
 
 
 def cut(proposal: Proposal, length: int) -> Proposal:
@@ -155,6 +158,11 @@ def cut(proposal: Proposal, length: int) -> Proposal:
     return Proposal(proposal.tokens[:length], proposal.confidence[:length], dists)
 
 
+def _wrong(line: Line) -> float:
+    """How often its first guess is wrong, beyond FIRST_WRONG."""
+    return 1 - line.gain[min(1, len(line))] - FIRST_WRONG
+
+
 def _worth(lines: Sequence[Line], passes: Passes, room: int) -> float:
     """What time is worth against the rate of late: 1, or more where a line is quicker than that."""
     best = 1.0
@@ -162,10 +170,12 @@ def _worth(lines: Sequence[Line], passes: Passes, room: int) -> float:
         gain = line.gain
         longest = len(gain) - 1
         whole = 1 + gain[-1]
-        for width, price, _ in passes.wider:
+        wrong = _wrong(line)
+        for width, usual, _, risk in passes.wider:
+            price = usual + risk * wrong
             if width > room + 1 or whole <= best * price:  # nor can any wider one be quicker
                 break
             tokens = 1 + gain[width - 1] if width <= longest else whole
             if tokens > best * price:
                 best = tokens / price
-    return 1 + LOCAL * (best - 1)
+    return best

@@ -15,7 +15,7 @@ from localspec.engine.cost import PassCosts
 from localspec.engine.drafting import Drafting, Now
 from localspec.engine.generate import MOST_GUESSES
 from localspec.engine.ledger import SHARE, Ledger
-from localspec.engine.lines import Line, Passes, cut
+from localspec.engine.lines import FIRST_WRONG, Line, Passes, cut
 from localspec.engine.sources import NOTHING, Costly, Free, Made
 from localspec.engine.types import Attempt, Proposal, Step
 
@@ -23,20 +23,20 @@ HORIZON = 0.995
 """How slowly the rate of tokens per second forgets, for each step."""
 LEAST_GAIN = 0.01
 """Expected tokens by which guessing must beat a plain pass."""
-REFRESH_FIRST, REFRESH = 4, 128
+REFRESH_FIRST, REFRESH = 16, 128
 """Steps after which a plain pass is due, so that the plain speed stays measured: soon in a session, where it
 is only remembered, then four times as late each time."""
 CATCH_UP = 16
 """Unseen tokens from which on reading them is a price to be decided on, not a cost of the step."""
 LONG_MATCH = 0.85
 """Confidence of a free source that wakes the costly ones: the text has begun to repeat."""
-CAUTION = 0.7
+CAUTION = 6.0
 """How much dearer a loss counts the less may still be lost: to lose all means no guesses for a long time."""
 DULL, VERY_DULL, CHEAP_LOOK = 8, 64, 0.005
 """After so many steps with nothing worth checking only every fourth one looks, then every eighth, if a look
 costs more than this share of a plain pass: processor caches are cold after a pass, which makes it several
 times dearer. For the same reason what was emitted meanwhile is learnt from all at once."""
-LASTS, MOVED = 12, 0.2
+LASTS, MOVED = 16, 0.3
 """Steps for which prices of passes hold, unless what may be lost has moved by more than this share."""
 NARROW = 4
 """Guesses that an answer's end leaves room for from which on prices are worked out for less room."""
@@ -166,8 +166,8 @@ class Scheduler:
         for width, seconds in front:
             loss = self.costs.worst(width, n_cached) - plain
             if 1 < width <= room + 1 and loss <= left:
-                risk = CAUTION * (seconds - plain) ** 2 / max(left, 0.1 * plain)
-                wider.append((width, rate * (seconds + risk), loss))
+                risk = rate * CAUTION * (seconds - plain) ** 2 / max(left, 0.1 * plain)
+                wider.append((width, rate * seconds + FIRST_WRONG * risk, loss, risk))
         cheapest = front[1][1] if len(front) > 1 else 0.0
         self._passes = Passes(rate, rate * plain, wider, left, room, cheapest, LASTS)
         return self._passes
@@ -215,7 +215,7 @@ class Scheduler:
         gain, rate = costly.outlook.mean(), now.passes.rate
         best = max(
             (1 + gain[width - 1]) / (price / rate + (width - 1) * costly.cost.guess)
-            for width, price, _ in now.passes.wider
+            for width, price, *_ in now.passes.wider
         )
         return 1 / rate - 1 / best
 

@@ -23,9 +23,9 @@ PROBE_AFTER, PROBE_LATEST = 24, 512
 ALONE, AGREED, CONTRADICTED = KINDS = ("alone", "agreed", "contradicted")
 """What a free source says about a guess: nothing, the same, something else."""
 TABLES = (*KINDS, "agrees")
-CONFIRMED, STILL_RIGHT = 0.95, 0.97
-"""How often a guess is right that two sources make, to begin with and behind others that were."""
-SECOND = 0.65
+CONFIRMED = 0.97
+"""How often a guess is right that two sources make."""
+SECOND = 0.75
 """How well a costly source does, against its usual, where a free one is wrong."""
 ALMOST = 0.999
 NOTHING = Proposal()
@@ -170,10 +170,13 @@ class Asking:
         self.costly, self.passes, self.drawn = costly, passes, drawn
         self.guess, self.read = passes.rate * costly.cost.guess, passes.rate * costly.cost.read
         self.mean = costly.outlook.mean()
-        values = [
-            1 + self.mean[width - 1] - self.guess * (width - 2) - price for width, price, _ in passes.wider
-        ]
-        self.alone = max(values if drawn else [1 - passes.plain, *values])
+        # Ways to go on once the first guess is there: how wide a pass, and what it costs with its guesses.
+        ways = [(width, price + self.guess * (width - 2)) for width, price, *_ in passes.wider]
+        self.perfect = max(width - cost for width, cost in ways) - self.guess  # were all guesses right
+        if drawn:
+            self.alone = max(1 + self.mean[width - 1] - cost for width, cost in ways)
+        else:
+            self.alone = costly.outlook.best([(1, passes.plain), *ways])
         self._beside: dict[tuple[str, float, int], float] = {}
 
     def beside(self, line: Line, otherwise: float) -> float:
@@ -189,7 +192,7 @@ class Asking:
     def _confirmed(self, line: Line) -> float:
         """What a line is worth whose first guess this source makes too."""
         factor, longest, best = CONFIRMED / line.reach[1], len(line), 0.0
-        for width, price, _ in self.passes.wider:
+        for width, price, *_ in self.passes.wider:
             best = max(best, 1 + factor * line.gain[min(width - 1, longest)] - price)
             if width > longest:
                 break
@@ -230,7 +233,7 @@ class Asking:
         if (1 - right) * missed * mean[-1] <= guess:  # it could not gain enough
             return False
         gain = [0.0, *accumulate(accumulate(free.chances.rates(tail.confidence), mul))]
-        confirmed, longest = STILL_RIGHT * reach / right, len(gain) - 1
+        confirmed, longest = CONFIRMED * reach / right, len(gain) - 1
         stop = agreed = contradicted = 0.0  # what further guesses come to at best, and after which answer
         for guesses, price in self.passes.behind(size):
             told = gain[guesses] if guesses < longest else gain[-1]
