@@ -558,7 +558,7 @@ def test_the_plain_speed_is_measured_at_first_and_now_and_then() -> None:
     steps = answer.play(free=[Free(Scripted("seer", answer.text))])
     plain = [i for i, step in enumerate(steps) if step.why == "measuring the plain speed"]
     assert plain[0] == 0
-    assert 2 <= len(plain) <= 7 + len(steps) / 128
+    assert 2 <= len(plain) <= 2 + len(steps) / 128
     assert all(steps[i].width == 1 for i in plain)
 
 

@@ -23,9 +23,9 @@ HORIZON = 0.995
 """How slowly the rate of tokens per second forgets, for each step."""
 LEAST_GAIN = 0.01
 """Expected tokens by which guessing must beat a plain pass."""
-REFRESH_FIRST, REFRESH = 16, 128
-"""Steps after which a plain pass is due, so that the plain speed stays measured: soon in a session, where it
-is only remembered, then four times as late each time."""
+REFRESH_FIRST, REFRESH = 64, 128
+"""Steps after which a plain pass is due, so that the plain speed stays measured; the first pass of a session
+is one, since until then it is only remembered."""
 CATCH_UP = 16
 """Unseen tokens from which on reading them is a price to be decided on, not a cost of the step."""
 LONG_MATCH = 0.85
@@ -80,7 +80,7 @@ class Scheduler:
         self._unlearnt: list[tuple[Step, int]] = []  # steps since, which did not look
         self._said: list[tuple[Free, Proposal]] = []
         self._drafted: tuple[Costly, Made] | None = None
-        self._refresh, self._until_plain = REFRESH_FIRST, 0  # the first pass of a session measures
+        self._refresh, self._until_plain = REFRESH_FIRST // 2, 0
         self._answered, self._answers, self._turn = float(TYPICAL_ANSWER), 1, 0
 
     @property
@@ -245,7 +245,7 @@ class Scheduler:
         self._turn += tokens
         self._until_plain -= 1
         if step.width == 1:
-            self._refresh = min(4 * self._refresh, REFRESH) if self._until_plain < 0 else self._refresh
+            self._refresh = min(2 * self._refresh, REFRESH) if self._until_plain < 0 else self._refresh
             self._until_plain = self._refresh
         for costly in self.costly:
             costly.idle += 1
