@@ -61,7 +61,7 @@ class Optimum:
     n_tokens: int
     _after: dict[tuple[str, ...], oracle.Seconds] = field(default_factory=dict)
 
-    def after(self, place: int, sources: Sequence[str] = (), unread: int = 1) -> float:
+    def after(self, place: int, unread: int = 1, sources: Sequence[str] = ()) -> float:
         """V: the least time for the tokens from `place` on, `unread` of those before not yet read by the
         draft; `sources`: with these alone."""
         names = tuple(sources or self.reach)
@@ -83,11 +83,11 @@ class Optimum:
         """The least time from `place` on if `source` guesses next, as much as is best."""
         curve, guess = self.prices.curve, self.prices.guess
         room = min(self.reach[source][place], self.n_tokens - place - 1, max(curve) - 1)
-        found = [padded(curve, 1) + self.after(place + 1, (), unread + 1)]
+        found = [padded(curve, 1) + self.after(place + 1, unread + 1)]
         for k in range(1, room + 1):
             asked = guess * (padded(curve, min(unread, max(curve))) + k - 1) if source == DRAFT else 0.0
             left = oracle.UNREAD if source == DRAFT else unread + k + 1
-            found.append(asked + padded(curve, k + 1) + self.after(place + k + 1, (), left))
+            found.append(asked + padded(curve, k + 1) + self.after(place + k + 1, left))
         return min(found)
 
 
@@ -99,9 +99,9 @@ def lost(measured: Measured, optimum: Optimum) -> dict[str, float]:
     found = dict.fromkeys(("silent", "source", "length"), 0.0)
     place, unread = 0, 1
     for step in measured.steps:
-        here = optimum.after(place, (), unread)
+        here = optimum.after(place, unread)
         after = _unread(step, unread)
-        whole = step.seconds + optimum.after(place + len(step.tokens), (), after) - here
+        whole = step.seconds + optimum.after(place + len(step.tokens), after) - here
         if step.source == PLAIN:
             found["silent"] += whole
         else:
@@ -155,7 +155,9 @@ def _score(
     parts = [lost(measured, optimum) for measured, optimum in zip(replayed[AUTO], optima, strict=True)]
     causes = {cause: sum(part[cause] for part in parts) for cause in parts[0]}
     causes |= {"cold_start": times[AUTO] - times[WARM], "ledger": times[AUTO] - times[UNLIMITED]}
-    alone = {name: plain / sum(optimum.after(0, (name,)) for optimum in optima) for name in optima[0].reach}
+    alone = {
+        name: plain / sum(optimum.after(0, sources=(name,)) for optimum in optima) for name in optima[0].reach
+    }
     return {
         "family": family,
         "auto": plain / auto,
