@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from localspec.models.find import packaged_model
 
 EXACT = LoadOptions(n_ctx=2048, threads=1, kv_type="f32", flash_attn="off")
 """F32 cache, no flash attention: with F32 weights a pass of any width computes the same to 3e-5."""
+
+
+if hasattr(signal, "SIGHUP"):  # ignored under nohup, and then by every program a test starts
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
