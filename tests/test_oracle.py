@@ -159,7 +159,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
             plain(2, widths)
 
 
-def test_a_long_text_takes_under_ten_seconds() -> None:
+def test_a_long_text_takes_under_two_seconds() -> None:
     """The worst case: both sources right everywhere, so every split of every pair is looked at."""
     everywhere = [63] * 2000
     widths = {n: 1.0 + n / 50 for n in range(1, 65)}
@@ -167,7 +167,7 @@ def test_a_long_text_takes_under_ten_seconds() -> None:
     least_seconds(
         2000, {"ngram": everywhere}, widths, Costly(everywhere, 0.1, [0.1 * n for n in range(1, 65)])
     )
-    assert time.process_time() - start < 10.0
+    assert time.process_time() - start < 2.0
 
 
 def test_score() -> None:

@@ -75,9 +75,14 @@ class Optimum:
         free = {name: right for name, right in reach.items() if name != DRAFT}
         draft = None
         if DRAFT in reach:
-            first = [guess * padded(curve, unread) for unread in range(1, max(curve) + 1)]
+            first = [self._first(unread) for unread in range(1, max(curve) + 1)]
             draft = oracle.Costly(reach[DRAFT], guess, first)
         return oracle.least_seconds(self.n_tokens, free, curve, draft)
+
+    def _first(self, unread: int) -> float:
+        """What the draft's first guess takes where it has to read `unread` tokens."""
+        curve = self.prices.curve
+        return self.prices.guess * padded(curve, min(unread, max(curve)))
 
     def best_from(self, place: int, source: str, unread: int) -> float:
         """The least time from `place` on if `source` guesses next, as much as is best."""
@@ -85,7 +90,7 @@ class Optimum:
         room = min(self.reach[source][place], self.n_tokens - place - 1, max(curve) - 1)
         found = [padded(curve, 1) + self.after(place + 1, unread + 1)]
         for k in range(1, room + 1):
-            asked = guess * (padded(curve, min(unread, max(curve))) + k - 1) if source == DRAFT else 0.0
+            asked = self._first(unread) + guess * (k - 1) if source == DRAFT else 0.0
             left = oracle.UNREAD if source == DRAFT else unread + k + 1
             found.append(asked + padded(curve, k + 1) + self.after(place + k + 1, left))
         return min(found)

@@ -161,9 +161,8 @@ class Outlook:
         self._after = [[TRUST_SAID * prior, TRUST_SAID] for _ in range(BINS)]
         self._age, self._refresh = 0, REFRESH_FIRST
         self._mean: list[float] = []
-        self._tokens = np.empty(
-            (0, BINS)
-        )  # a pass emits, by its guesses and the first one's bin, times its share
+        # tokens a pass emits, by its guesses and by the first one's bin, times the share of that
+        self._tokens = np.empty((0, BINS))
 
     def learn(self, confidence: Sequence[float], right: int, judged: int) -> None:
         """A draft was judged: the first `right` of `judged` guesses were right."""

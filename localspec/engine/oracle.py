@@ -77,17 +77,21 @@ def least_seconds(
     after = min(UNREAD - 1, last)
     rest = np.full((n_tokens + len(cost), len(first)), np.inf)  # inf beyond the end of the text
     rest[n_tokens] = 0.0
-    more = np.arange(len(cost))
+    behind = np.full(
+        (n_tokens, len(cost)), np.inf
+    )  # with the costly source from i on, behind k copied guesses
+    too_wide = np.append(cost, np.full(len(cost), np.inf))
+    copied = np.arange(len(cost))[:, None]
     for i in reversed(range(n_tokens)):
-        kept = more[: right[i] + 1, None]
-        best = (cost[kept] + rest[i + kept + 1, np.minimum(unread + kept + 1, last)]).min(axis=0)
-        for copied in range(right[i] + 1):
-            behind = min(own[i + copied], n_most - copied) if i + copied < n_tokens else 0
-            if behind > 0:
-                made = more[1 : behind + 1]
-                going_on = cost[copied + made] + guess * (made - 1) + rest[i + copied + made + 1, after]
-                np.minimum(best, first[np.minimum(unread + copied, last)] + going_on.min(), out=best)
-        rest[i] = best
+        if own[i]:
+            made = np.arange(1, own[i] + 1)
+            behind[i] = (too_wide[copied + made] + (guess * (made - 1) + rest[i + made + 1, after])).min(
+                axis=1
+            )
+        kept = copied[: right[i] + 1]
+        alone = cost[kept] + rest[i + kept + 1, np.minimum(unread + kept + 1, last)]
+        helped = behind[i + kept, kept] + first[np.minimum(unread + kept, last)]
+        rest[i] = np.minimum(alone, helped).min(axis=0)
     return rest[: n_tokens + 1]
 
 

@@ -80,7 +80,7 @@ class Scheduler:
         self._unlearnt: list[tuple[Step, int]] = []  # steps since, which did not look
         self._said: list[tuple[Free, Proposal]] = []
         self._drafted: tuple[Costly, Made] | None = None
-        self._refresh, self._until_plain = REFRESH_FIRST // 2, 0
+        self._refresh, self._until_plain = REFRESH_FIRST // 2, 0  # doubled by the first pass, which measures
         self._answered, self._answers, self._turn = float(TYPICAL_ANSWER), 1, 0
 
     @property
