@@ -10,9 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import mul, truediv
 
 import numpy as np
-from numpy.typing import NDArray
 
 EDGES = (
     *(0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.975),
@@ -36,7 +36,7 @@ Counts = list[list[float]]
 
 TINY = 1e-6
 """So that no chance is quite 0."""
-_SAID = TINY + TRUST_SAID * np.array(MIDDLES)
+_SAID = tuple(TINY + TRUST_SAID * middle for middle in MIDDLES)
 
 
 class _Memo(dict[float, float]):
@@ -79,11 +79,10 @@ class Chances:
         i = bisect_right(EDGES, confidence)
         return (TINY + TRUST_SAID * confidence + self._right[i]) / (TINY + TRUST_SAID + self._trials[i])
 
-    def of_bins(self) -> NDArray[np.float64]:
+    def of_bins(self) -> list[float]:
         """`rate` of the middle of each bin."""
-        right, trials = np.array(self._right), np.array(self._trials)
-        found: NDArray[np.float64] = (_SAID + right) / (TINY + TRUST_SAID + trials)
-        return found
+        trials = TINY + TRUST_SAID
+        return [(said + r) / (trials + n) for said, r, n in zip(_SAID, self._right, self._trials, strict=True)]
 
     def rates(self, confidence: Iterable[float]) -> Iterator[float]:
         """`rate` of each, remembered: for sources that say the same few numbers again and again."""
@@ -147,7 +146,7 @@ TRUST_SHARES = 30.0
 FADE = 0.99
 MOST = 63
 """Guesses an outlook looks ahead."""
-REFRESH_FIRST, REFRESH = 8, 128
+REFRESH_FIRST, REFRESH = 8, 256
 """Guesses after which an outlook is worked out anew: soon at first, then twice as late each time."""
 
 
@@ -157,50 +156,50 @@ class Outlook:
     def __init__(self, chances: Chances, prior: float) -> None:
         self._chances = chances
         self._shares, self._weight = list(SHARES), 1 / (TRUST_SHARES - 1)  # of each bin among first guesses
-        # of each bin: how often the guess after a right one was right too
-        self._after = [[TRUST_SAID * prior, TRUST_SAID] for _ in range(BINS)]
+        # of each bin: how often there was a guess after a right one, and how often that was right too
+        self._right, self._trials = [TRUST_SAID * prior] * BINS, [TRUST_SAID] * BINS
         self._age, self._refresh = 0, REFRESH_FIRST
         self._mean: list[float] = []
         # tokens a pass emits, by its guesses and by the first one's bin, times the share of that
-        self._tokens = np.empty((0, BINS))
+        self._tokens = np.empty((MOST + 1, BINS))
 
     def learn(self, confidence: Sequence[float], right: int, judged: int) -> None:
         """A draft was judged: the first `right` of `judged` guesses were right."""
         self._shares[bin_of(confidence[0])] += self._weight
         self._weight *= TRUST_SHARES / (TRUST_SHARES - 1)  # what is newer counts more
         for j in range(1, judged):
-            pair = self._after[bin_of(confidence[j - 1])]
-            pair[0] = FADE * pair[0] + (j < right)
-            pair[1] = FADE * pair[1] + 1
+            i = bisect_right(EDGES, confidence[j - 1])
+            self._right[i] = FADE * self._right[i] + (j < right)
+            self._trials[i] = FADE * self._trials[i] + 1
         self._age += judged
         if self._age >= 16 * REFRESH:  # nobody asks, but weights must not grow for ever
             self.mean()
 
     def after(self, confidence: float) -> float:
         """How often the guess after a right one of this confidence is right."""
-        right, trials = self._after[bin_of(confidence)]
-        return right / trials
+        i = bisect_right(EDGES, confidence)
+        return self._right[i] / self._trials[i]
 
     def mean(self) -> list[float]:
         """Expected right guesses among the first 0, 1, 2, ... MOST, whatever the first one says."""
         if self._age >= self._refresh or not self._mean:
             self._refresh = min(2 * self._refresh, REFRESH) if self._age else self._refresh
             self._age = 0
-            right, trials = np.array(self._after).T
-            reach = np.full((MOST, BINS), right / trials)
-            shares = np.array(self._shares) / sum(self._shares)
-            self._shares, self._weight = shares.tolist(), 1 / (TRUST_SHARES - 1)
-            reach[0] = shares * self._chances.of_bins()
-            gains = np.multiply.accumulate(reach).cumsum(axis=0)
-            self._mean = [0.0, *gains.sum(axis=1).tolist()]
-            self._tokens = np.vstack([shares, shares + gains])
+            whole, tokens = sum(self._shares), self._tokens
+            self._shares, self._weight = [share / whole for share in self._shares], 1 / (TRUST_SHARES - 1)
+            tokens[0], tokens[1] = 0.0, [*map(mul, self._shares, self._chances.of_bins())]
+            tokens[2:] = [*map(truediv, self._right, self._trials)]
+            np.multiply.accumulate(tokens[1:], out=tokens[1:])
+            np.add.accumulate(tokens, out=tokens)
+            self._mean = tokens.sum(axis=1).tolist()
+            tokens += self._shares
         return self._mean
 
     def best(self, ways: Sequence[tuple[int, float]]) -> float:
         """What the best of `ways`, (tokens in the pass, cost in tokens), is worth on average if it is chosen
         once the first guess has said how sure it is."""
         self.mean()
-        worth = self._tokens[[width - 1 for width, _ in ways]]
+        worth = self._tokens.take([width - 1 for width, _ in ways], axis=0)
         worth -= np.multiply.outer([cost for _, cost in ways], self._tokens[0])
         return float(np.add.reduce(np.maximum.reduce(worth)))
 

@@ -50,26 +50,25 @@ class Drafting:
         self._peek = getattr(free[0].drafter, "peek", None) if free else None
         self._asking: dict[int, Asking] = {}  # by place among the costly sources
 
-    def asks(self, costly: Costly, now: Now, pick: Pick) -> bool:
-        """Whether it should guess, where the step is worth `pick` without."""
+    def ask(self, costly: Costly, now: Now, pick: Pick) -> tuple[Pick, Made] | None:
+        """Let a costly source guess, and a free one behind that, if it pays where the step is worth `pick`
+        without: what of it is worth checking, and what there is to learn from."""
         asking = costly.asking
         if asking is None or asking.passes is not now.passes:
             asking = costly.asking = Asking(costly, now.passes, drawn=self.drawn)
         gain = (asking.beside(now.lines[0], pick.value) if now.lines else asking.alone) - pick.value
         if gain <= asking.guess and costly.idle < costly.probe_after:
-            return False
+            return None
         unseen = costly.drafter.unseen(now.context)
         repays = asking.perfect - asking.read * (unseen - 1) > pick.value
         if not repays and costly.idle < PROBE_LATEST:  # only to see whether its price is still what it was
-            return False
+            return None
         if costly.cost.seconds(1, unseen) + self._loss(now, 2) > now.left:
-            return False
-        return gain > asking.guess or costly.probe_is_due()
+            return None
+        return self._compute(costly, now, unseen) if gain > asking.guess or costly.probe_is_due() else None
 
-    def compute(self, costly: Costly, now: Now) -> tuple[Pick, Made]:
-        """Let a costly source guess, and a free one behind that: what of it is worth checking, and what there
-        is to learn from."""
-        unseen = costly.drafter.unseen(now.context)
+    def _compute(self, costly: Costly, now: Now, unseen: int) -> tuple[Pick, Made]:
+        """Its guesses. `unseen`: tokens that it reads first."""
         started = self.clock()
         made = self._guess(costly, now, started)
         spent = self.clock() - started
@@ -104,10 +103,11 @@ class Drafting:
             if not made.tail.tokens or not made.teller:
                 made.ahead = 0
                 return ()
-            made.ahead = asking.along(made.tail, made.teller)
-            if made.ahead and costly.cost.read > 0:
-                spare = now.left - self._loss(now, len(made.tokens) + 2) - (self.clock() - started)
-                made.ahead = min(made.ahead, int(max(0.0, spare) / costly.cost.read))
+            made.ahead, read = asking.along(made.tail, made.teller), costly.cost.read
+            spent = self.clock() - started
+            if spent + read * made.ahead > safe:
+                spare = max(0.0, now.left - self._loss(now, len(made.tokens) + 2) - spent)
+                made.ahead = min(made.ahead, int(spare / read)) if read > 0 else made.ahead
             made.read += made.ahead
             return made.tail.tokens[: made.ahead]
 

@@ -41,7 +41,6 @@ class Passes:
     lasts: int = 0
     most: float = field(init=False)
     _widths: list[int] = field(init=False)
-    _behind: dict[int, list[tuple[int, float]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._widths = [width for width, *_ in self.wider]
@@ -62,15 +61,10 @@ class Passes:
         place = bisect_left(self._widths, size)
         return self.wider[place][2] if place < len(self._widths) else math.inf
 
-    def behind(self, size: int) -> list[tuple[int, float]]:
-        """Guesses that may follow those that make a pass of `size` tokens, as (count, what they add to its
-        price), ascending."""
-        found = self._behind.get(size)
-        if found is None:
-            rows = self.wider[bisect_left(self._widths, size) :]
-            found = [(width - size, price - rows[0][1]) for width, price, *_ in rows if width > size]
-            self._behind[size] = found
-        return found
+    def beyond(self, size: int) -> tuple[float, list[tuple[int, float, float, float]]]:
+        """Price of the pass that would take `size` tokens, and those that take more, ascending."""
+        widths = self._widths
+        return self.wider[bisect_left(widths, size)][1], self.wider[bisect_right(widths, size) :]
 
 
 @dataclass(slots=True)
@@ -132,13 +126,18 @@ def best_pick(lines: Sequence[Line], passes: Passes, room: int, left: float, lea
     that much more: the passes that follow will be as quick.
     Example: a plain pass for 1 token, one over 2 for 1.6, a line with gain [0, 0.5]: 1 + 0.5 - 1.6 = -0.1.
     """
-    worth = _worth(lines, passes, room)
+    seen = [(line, line.gain, len(line.gain) - 1, 1 + line.gain[-1], _wrong(line)) for line in lines]
+    worth = 1.0  # what time is worth against the rate of late
+    for _, gain, longest, whole, wrong in seen:
+        for width, usual, _, risk in passes.wider:
+            cost = usual + risk * wrong
+            if width > room + 1 or whole <= worth * cost:  # nor can any wider one be quicker
+                break
+            tokens = 1 + gain[width - 1] if width <= longest else whole
+            if tokens > worth * cost:
+                worth = tokens / cost
     best, chosen, size, spent = 1 - worth * passes.plain + least, EMPTY, 1, passes.plain
-    for line in lines:
-        gain = line.gain
-        longest = len(gain) - 1
-        whole = 1 + gain[-1]
-        wrong = _wrong(line)
+    for line, gain, longest, whole, wrong in seen:
         for width, usual, loss, risk in passes.wider:
             cost = usual + risk * wrong
             price = worth * cost
@@ -161,21 +160,3 @@ def cut(proposal: Proposal, length: int) -> Proposal:
 def _wrong(line: Line) -> float:
     """How often its first guess is wrong, beyond FIRST_WRONG."""
     return 1 - line.gain[min(1, len(line))] - FIRST_WRONG
-
-
-def _worth(lines: Sequence[Line], passes: Passes, room: int) -> float:
-    """What time is worth against the rate of late: 1, or more where a line is quicker than that."""
-    best = 1.0
-    for line in lines:
-        gain = line.gain
-        longest = len(gain) - 1
-        whole = 1 + gain[-1]
-        wrong = _wrong(line)
-        for width, usual, _, risk in passes.wider:
-            price = usual + risk * wrong
-            if width > room + 1 or whole <= best * price:  # nor can any wider one be quicker
-                break
-            tokens = 1 + gain[width - 1] if width <= longest else whole
-            if tokens > best * price:
-                best = tokens / price
-    return best

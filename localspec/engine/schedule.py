@@ -36,7 +36,7 @@ DULL, VERY_DULL, CHEAP_LOOK = 8, 64, 0.005
 """After so many steps with nothing worth checking only every fourth one looks, then every eighth, if a look
 costs more than this share of a plain pass: processor caches are cold after a pass, which makes it several
 times dearer. For the same reason what was emitted meanwhile is learnt from all at once."""
-LASTS, MOVED = 16, 0.3
+LASTS, MOVED = 16, 0.5
 """Steps for which prices of passes hold, unless what may be lost has moved by more than this share."""
 NARROW = 4
 """Guesses that an answer's end leaves room for from which on prices are worked out for less room."""
@@ -142,8 +142,8 @@ class Scheduler:
         pick = self._drafting.pick(now.lines, now, now.left, LEAST_GAIN)
         seconds_open = self._open(now)
         for costly in self.costly:
-            if costly.opened and self._drafting.asks(costly, now, pick):
-                pick, made = self._drafting.compute(costly, now)
+            if costly.opened and (asked := self._drafting.ask(costly, now, pick)):
+                pick, made = asked
                 self._drafted = costly, made
                 break
         if not pick.kept:
@@ -215,7 +215,7 @@ class Scheduler:
         gain, rate = costly.outlook.mean(), now.passes.rate
         best = max(
             (1 + gain[width - 1]) / (price / rate + (width - 1) * costly.cost.guess)
-            for width, price, *_ in now.passes.wider
+            for width, price, _, _ in now.passes.wider
         )
         return 1 / rate - 1 / best
 
@@ -258,11 +258,11 @@ class Scheduler:
             self._looking += 0.1 * (step.seconds_draft - self._looking)
         for source, proposal in self._said:
             source.learn(proposal, step.tokens)
+            if proposal.confidence[0] >= LONG_MATCH:
+                self._wake()
         if self._drafted:
             costly, made = self._drafted
             costly.learn(made, self._said[0][1] if self._said else NOTHING, step.tokens)
-        if any(proposal.confidence[0] >= LONG_MATCH for _, proposal in self._said):
-            self._wake()
 
     def _wake(self) -> None:
         """Give costly sources another chance: the text has changed its kind."""

@@ -23,6 +23,9 @@ PROBE_AFTER, PROBE_LATEST = 24, 512
 ALONE, AGREED, CONTRADICTED = KINDS = ("alone", "agreed", "contradicted")
 """What a free source says about a guess: nothing, the same, something else."""
 TABLES = (*KINDS, "agrees")
+BELIEVED = {ALONE: (0.0, 1.0), AGREED: (0.5, 0.5), CONTRADICTED: (0.0, 0.95)}
+"""What a guess's confidence c comes to before anything was counted, as (a, b) of a + b * c: two sources
+seldom err alike."""
 CONFIRMED = 0.97
 """How often a guess is right that two sources make."""
 SECOND = 0.75
@@ -78,10 +81,6 @@ class Costly:
     def __post_init__(self) -> None:
         self.outlook = Outlook(self.tables[ALONE], self.prior)
 
-    def rate(self, confidence: float, kind: str) -> float:
-        """Chance that a guess is right, now that it is known what a free source says."""
-        return self.tables[kind].rate(_believed(confidence, kind))
-
     def agreement(self, confidence: float) -> float:
         """Chance that it will say what a free source says with this confidence."""
         return self.tables["agrees"].rate(confidence)
@@ -109,9 +108,9 @@ class Costly:
         if said.tokens and kinds:
             self.tables["agrees"].learn(said.confidence[0], kinds[0] == AGREED)
         right = judged = 0
-        for guess, confidence, kind, token in zip(made.tokens, made.confidence, kinds, emitted, strict=False):
+        for guess, believed, kind, token in zip(made.tokens, made.believed, kinds, emitted, strict=False):
             judged += 1
-            self.tables[kind].learn(_believed(confidence, kind), guess == token)
+            self.tables[kind].learn(believed, guess == token)
             if guess != token:
                 break
             right += 1
@@ -122,7 +121,7 @@ class Costly:
 @dataclass(slots=True)
 class Made:
     """A draft in the making. `tokens`, `confidence`, `dists`: of the guesses; `kinds`: what a free source
-    said of each; `line`: what they are worth; `tail`: what a free source, `teller`, would say next, of which
+    said of each, `believed`: their confidence in view of that; `line`: what they are worth; `tail`: what a free source, `teller`, would say next, of which
     `ahead` guesses are being read along; `read`: how many were in all, which has `saved` passes.
     """
 
@@ -130,6 +129,7 @@ class Made:
     confidence: list[float] = field(default_factory=list)
     dists: list[Dist] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
+    believed: list[float] = field(default_factory=list)
     line: Line = field(default_factory=Line)
     tail: Proposal = NOTHING
     teller: Free | None = None
@@ -149,7 +149,10 @@ class Made:
         self.tokens.append(token)
         self.confidence.append(confidence)
         self.kinds.append(kind)
-        chance = line.reach[-1] * costly.rate(confidence, kind)
+        base, share = BELIEVED[kind]
+        believed = base + share * confidence
+        self.believed.append(believed)
+        chance = line.reach[-1] * costly.tables[kind].rate(believed)
         line.reach.append(chance)
         line.gain.append(line.gain[-1] + chance)
         if dist is not None:
@@ -171,7 +174,7 @@ class Asking:
         self.guess, self.read = passes.rate * costly.cost.guess, passes.rate * costly.cost.read
         self.mean = costly.outlook.mean()
         # Ways to go on once the first guess is there: how wide a pass, and what it costs with its guesses.
-        ways = [(width, price + self.guess * (width - 2)) for width, price, *_ in passes.wider]
+        ways = [(width, price + self.guess * (width - 2)) for width, price, _, _ in passes.wider]
         self.perfect = max(width - cost for width, cost in ways) - self.guess  # were all guesses right
         if drawn:
             self.alone = max(1 + self.mean[width - 1] - cost for width, cost in ways)
@@ -192,7 +195,7 @@ class Asking:
     def _confirmed(self, line: Line) -> float:
         """What a line is worth whose first guess this source makes too."""
         factor, longest, best = CONFIRMED / line.reach[1], len(line), 0.0
-        for width, price, *_ in self.passes.wider:
+        for width, price, _, _ in self.passes.wider:
             best = max(best, 1 + factor * line.gain[min(width - 1, longest)] - price)
             if width > longest:
                 break
@@ -214,8 +217,10 @@ class Asking:
         the chance `reach`. `confidence`: of the last one."""
         usual = min(self.costly.outlook.after(confidence), ALMOST)
         expected, ahead, done, whole = 0.0, reach, 0, reach * usual / (1 - usual)
-        for guesses, price in self.passes.behind(size):
-            cost = price + self.guess * guesses
+        here, wider = self.passes.beyond(size)
+        for width, price, _, _ in wider:
+            guesses = width - size
+            cost = price - here + self.guess * guesses
             if whole <= cost:  # nor can more guesses pay
                 return False
             while done < guesses:
@@ -235,13 +240,16 @@ class Asking:
         gain = [0.0, *accumulate(accumulate(free.chances.rates(tail.confidence), mul))]
         confirmed, longest = CONFIRMED * reach / right, len(gain) - 1
         stop = agreed = contradicted = 0.0  # what further guesses come to at best, and after which answer
-        for guesses, price in self.passes.behind(size):
+        here, wider = self.passes.beyond(size)
+        for width, price, _, _ in wider:
+            guesses, price = width - size, price - here
             told = gain[guesses] if guesses < longest else gain[-1]
-            stop = max(stop, reach * told - price)
-            agreed = max(agreed, confirmed * told - price)
-            own = missed * mean[guesses] - price - guess * (guesses - 1)
-            if own > contradicted:
-                contradicted = own
+            if (value := reach * told - price) > stop:
+                stop = value
+            if (value := confirmed * told - price) > agreed:
+                agreed = value
+            if (value := missed * mean[guesses] - price - guess * (guesses - 1)) > contradicted:
+                contradicted = value
             elif guesses > longest:
                 break
         return right * agreed + (1 - right) * contradicted - guess > stop
@@ -250,10 +258,3 @@ class Asking:
 def tables(saved: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Chances]:
     """The tables of a costly source, from saved counts by the same names."""
     return {name: Chances(saved.get(name, ())) for name in TABLES}
-
-
-def _believed(confidence: float, kind: str) -> float:
-    """What a guess's confidence comes to before anything was counted: two sources seldom err alike."""
-    if kind == ALONE:
-        return confidence
-    return (1 + confidence) / 2 if kind == AGREED else 0.95 * confidence
