@@ -147,7 +147,7 @@ FADE = 0.99
 MOST = 63
 """Guesses an outlook looks ahead."""
 REFRESH_FIRST, REFRESH = 8, 256
-"""Guesses after which an outlook is worked out anew: soon at first, then twice as late each time."""
+"""Guesses after which an outlook is worked out anew: soon at first, then four times as late each time."""
 
 
 class Outlook:
@@ -183,7 +183,7 @@ class Outlook:
     def mean(self) -> list[float]:
         """Expected right guesses among the first 0, 1, 2, ... MOST, whatever the first one says."""
         if self._age >= self._refresh or not self._mean:
-            self._refresh = min(2 * self._refresh, REFRESH) if self._age else self._refresh
+            self._refresh = min(4 * self._refresh, REFRESH) if self._age else self._refresh
             self._age = 0
             whole, tokens = sum(self._shares), self._tokens
             self._shares, self._weight = [share / whole for share in self._shares], 1 / (TRUST_SHARES - 1)

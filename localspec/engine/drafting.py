@@ -111,23 +111,24 @@ class Drafting:
             made.read += made.ahead
             return made.tail.tokens[: made.ahead]
 
+        line, tokens, price = made.line, made.tokens, costly.cost.guess
         for guess in costly.drafter.follow(now.context, (), suggest):
             kind = made.add(guess, costly)
             if kind != AGREED or not made.tail.tokens:
                 self._peek_behind(made, widest)
-            size, free = len(made.tokens) + 1, kind == AGREED and made.ahead > 0
-            spent = self.clock() - started + (0.0 if free else costly.cost.guess)
+            size, free = len(tokens) + 1, kind == AGREED and made.ahead > 0
+            spent = self.clock() - started + (0.0 if free else price)
             if size >= widest or (spent > safe and spent + self._loss(now, size + 1) > now.left):
                 break
             if free:  # the next one needs no pass of its own
                 made.ahead, made.saved = made.ahead - 1, made.saved + 1
             elif made.teller and made.tail.tokens:
-                reach = made.line.reach[-1]
+                reach = line.reach[-1]
                 if (size % 2 == 0 or reach < LIKELY) and not asking.checks(
                     size, reach, made.tail, made.teller
                 ):
                     break
-            elif not asking.goes_on(size, made.line.reach[-1], guess.confidence):
+            elif not asking.goes_on(size, line.reach[-1], guess.confidence):
                 break
         return made
 
