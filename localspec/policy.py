@@ -78,12 +78,10 @@ def scheduler(
     costly = []
     if draft:
         known = costs.known()
-        plain = known[1]
-        guess = draft.share * plain
-        read = guess * min(1.0, known.get(2, 2 * plain) / plain - 1)
+        cost = DraftCost(draft.share * known[1], known)
         lazy = LazyDrafter("draft", draft.load, draft.seconds_to_load, on_failure, draft.kept)
         saved = {kind: learned.counts.get(count_key(settings, draft.name, kind), ()) for kind in TABLES}
-        costly.append(Costly(lazy, DraftCost(guess, max(0.0, read)), tables(saved), draft.right))
+        costly.append(Costly(lazy, cost, tables(saved), draft.right))
     drawn = settings.accept == "rejection" and settings.temp > 0
     return Scheduler(
         costs, free, costly, time.perf_counter, drawn=drawn, wakes=lambda token: FENCE in piece(token)

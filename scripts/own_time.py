@@ -152,9 +152,8 @@ def _replayed(recording: Recording, prices: Prices) -> list[float]:
     assert recording.guesses
     clock, watch, curve = VirtualClock(), Stopwatch(leak=leak()), prices.curve
     drafter = PricedDrafter("draft", recording.guesses, clock, curve, prices.guess)
-    read = prices.guess * (padded(curve, 2) / curve[1] - 1)
     free = [Free(WatchedNgram(NgramDrafter(), watch))]
-    costly = [Costly(WatchedDraft(drafter, watch), DraftCost(prices.guess, max(0.0, read)))]
+    costly = [Costly(WatchedDraft(drafter, watch), DraftCost(prices.guess, curve))]
     policy = Scheduler(PassCosts(curve, widths=tuple(curve)), free, costly, clock)
     watched = WatchedPolicy(policy, watch)
     prompt, n_ctx = recording.text[: recording.n_prompt], len(recording.text) + WIDEST_PASS

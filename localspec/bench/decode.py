@@ -288,8 +288,7 @@ def _priced_parts(
     def ready(greedy: bool) -> PricedDrafter:
         return priced((recording.greedy if greedy else None) or guesses)
 
-    read = prices.guess * (padded(prices.curve, 2) / prices.curve[1] - 1)
-    cost = DraftCost(prices.guess, max(0.0, read))
+    cost = DraftCost(prices.guess, prices.curve)
     return Parts(
         prices.curve, clock, parts.free, ready, lambda: priced(guesses), cost, parts.prior, parts.wakes
     )

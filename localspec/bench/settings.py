@@ -10,7 +10,8 @@ ledger. Knows sources and policies; where time comes from is in `Parts`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 
 from localspec.bench.report import AUTO, PLAIN
 from localspec.drafters import NAMED
@@ -112,7 +113,7 @@ def _scheduler(parts: Parts, tables: Tables, ledger: Ledger) -> Scheduler:
     costly = []
     if parts.lazy and parts.cost:
         counted = draft_tables(tables.draft)
-        costly.append(Costly(parts.lazy(), replace(parts.cost), counted, parts.prior))
+        costly.append(Costly(parts.lazy(), copy(parts.cost), counted, parts.prior))
     costs = PassCosts(parts.known, widths=tuple(parts.known))
     return Scheduler(costs, free, costly, parts.clock, wakes=parts.wakes, ledger=ledger)
 

@@ -176,26 +176,42 @@ def calibrate(
     return found
 
 
-@dataclass(slots=True)
 class DraftCost:
-    """Seconds of a source's guesses: `guess` for each, `read` for each token it has not yet seen.
+    """Seconds of a source's guesses: `guess` for each, and `reading` what it has not seen yet.
 
-    The first guess reads one unseen token anyway. Whichever part made up most of what was observed learns.
+    The first pass of a draft reads, too, and takes as many times a guess as a pass of the target over so many
+    tokens takes plain passes: they run on the same machine. Whichever part made up most of what was observed
+    learns.
     """
 
-    guess: float
-    read: float
-    weight: float = field(default=0.5)
+    def __init__(self, guess: float, passes: Mapping[int, float]) -> None:
+        """`guess`: seconds. `passes`: what a pass of the target over so many tokens costs, in any unit, at
+        least over one."""
+        self.guess = guess
+        self._dearer, self._weight = 1.0, 0.5  # of reading, against the target's passes
+        known = sorted(passes.items())
+        (_, plain), self._widest = known[0], known[-1][0]
+        self._passes = [0.0]  # by tokens to be read beyond the first: in guesses, beyond one
+        for n, seconds in known[1:]:
+            more = max(self._passes[-1], seconds / plain - 1)
+            self._passes += [more] * (n - len(self._passes))
 
-    def seconds(self, guesses: int, unseen: float) -> float:
+    def reading(self, unseen: int) -> float:
+        """Of reading `unseen` tokens, beyond a guess."""
+        found, more = self._passes, max(0, unseen - 1)
+        extra = found[more] if more < len(found) else (1 + found[-1]) * unseen / self._widest - 1
+        return self.guess * self._dearer * extra
+
+    def seconds(self, guesses: int, unseen: int) -> float:
         """Of `guesses` guesses after reading `unseen` tokens."""
-        return guesses * self.guess + max(0, unseen - 1) * self.read
+        return guesses * self.guess + self.reading(unseen)
 
     def observe(self, guesses: int, unseen: int, seconds: float) -> None:
         """Learn from one draft."""
-        guessing, reading = guesses * self.guess, max(0, unseen - 1) * self.read
+        guessing, reading = guesses * self.guess, self.reading(unseen)
         if guessing >= reading and guesses:
-            self.guess += self.weight * (max(0.2 * seconds, seconds - reading) / guesses - self.guess)
-        elif unseen > 1:
-            self.read += self.weight * (max(0.2 * seconds, seconds - guessing) / (unseen - 1) - self.read)
-        self.weight = max(0.1, 0.8 * self.weight)
+            self.guess += self._weight * (max(0.2 * seconds, seconds - reading) / guesses - self.guess)
+        elif reading > 0:
+            seen = max(0.2 * seconds, seconds - guessing) / reading
+            self._dearer *= 1 + self._weight * (seen - 1)
+        self._weight = max(0.1, 0.8 * self._weight)

@@ -60,7 +60,7 @@ class Drafting:
         if gain <= asking.guess and costly.idle < costly.probe_after:
             return None
         unseen = costly.drafter.unseen(now.context)
-        repays = asking.perfect - asking.read * (unseen - 1) > pick.value
+        repays = asking.perfect - now.passes.rate * costly.cost.reading(unseen) > pick.value
         if not repays and costly.idle < PROBE_LATEST:  # only to see whether its price is still what it was
             return None
         if costly.cost.seconds(1, unseen) + self._loss(now, 2) > now.left:
@@ -70,7 +70,7 @@ class Drafting:
     def _compute(self, costly: Costly, now: Now, unseen: int) -> tuple[Pick, Made]:
         """Its guesses. `unseen`: tokens that it reads first."""
         started = self.clock()
-        made = self._guess(costly, now, started)
+        made = self._guess(costly, now, unseen, started)
         spent = self.clock() - started
         costly.cost.observe(len(made.tokens) - made.saved, unseen + made.read, spent)
         costly.idle = 0
@@ -91,7 +91,7 @@ class Drafting:
             return Pick(1 - now.passes.plain)
         return pick
 
-    def _guess(self, costly: Costly, now: Now, started: float) -> Made:
+    def _guess(self, costly: Costly, now: Now, unseen: int, started: float) -> Made:
         """Guesses while another one pays; what a free source says is read along."""
         made, asking, widest = Made(), costly.asking, now.passes.widest(now.room)
         safe = -math.inf if self.drawn else now.left - now.passes.most  # seconds after which to look closer
@@ -103,11 +103,13 @@ class Drafting:
             if not made.tail.tokens or not made.teller:
                 made.ahead = 0
                 return ()
-            made.ahead, read = asking.along(made.tail, made.teller), costly.cost.read
+            unread = 1 if made.tokens else unseen
+            made.ahead = asking.along(made.tail, made.teller, unread)
             spent = self.clock() - started
-            if spent + read * made.ahead > safe:
-                spare = max(0.0, now.left - self._loss(now, len(made.tokens) + 2) - spent)
-                made.ahead = min(made.ahead, int(spare / read)) if read > 0 else made.ahead
+            if spent + costly.cost.reading(unread + made.ahead) > safe:
+                spare = now.left - self._loss(now, len(made.tokens) + 2) - spent
+                while made.ahead and costly.cost.reading(unread + made.ahead) > spare:
+                    made.ahead -= 1
             made.read += made.ahead
             return made.tail.tokens[: made.ahead]
 
@@ -124,11 +126,9 @@ class Drafting:
                 made.ahead, made.saved = made.ahead - 1, made.saved + 1
             elif made.teller and made.tail.tokens:
                 reach = line.reach[-1]
-                if (size % 2 == 0 or reach < LIKELY) and not asking.checks(
-                    size, reach, made.tail, made.teller
-                ):
+                if (size % 2 == 0 or reach < LIKELY) and not asking.checks(line, made.tail, made.teller):
                     break
-            elif not asking.goes_on(size, line.reach[-1], guess.confidence):
+            elif not asking.goes_on(line, guess.confidence):
                 break
         return made
 

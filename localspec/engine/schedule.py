@@ -198,7 +198,8 @@ class Scheduler:
             if costly.opened:
                 continue
             unseen = costly.drafter.unseen(now.context)
-            price = costly.drafter.seconds_to_load + (unseen if unseen > CATCH_UP else 0) * costly.cost.read
+            price = costly.drafter.seconds_to_load
+            price += costly.cost.reading(unseen) if unseen > CATCH_UP else 0.0
             expected = max(self._turn, self._answered / self._answers - self._turn)
             if price and min(now.room + 1, expected) * self._saves(costly, now) <= 2 * price:
                 costly.why = NOT_REPAID

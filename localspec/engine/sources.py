@@ -171,7 +171,7 @@ class Asking:
 
     def __init__(self, costly: Costly, passes: Passes, *, drawn: bool) -> None:
         self.costly, self.passes, self.drawn = costly, passes, drawn
-        self.guess, self.read = passes.rate * costly.cost.guess, passes.rate * costly.cost.read
+        self.guess = passes.rate * costly.cost.guess
         self.mean = costly.outlook.mean()
         # Ways to go on once the first guess is there: how wide a pass, and what it costs with its guesses.
         ways = [(width, price + self.guess * (width - 2)) for width, price, _, _ in passes.wider]
@@ -201,23 +201,25 @@ class Asking:
                 break
         return best
 
-    def along(self, tail: Proposal, free: Free) -> int:
-        """How many guesses of `free` to read along: while that is cheaper than passes of their own."""
-        chance, least = 1.0, READ_ALONG * self.read / self.guess
-        if least < UNLIKELY:
-            return len(tail.tokens)
-        for count, rate in enumerate(free.chances.rates(tail.confidence)):
+    def along(self, tail: Proposal, free: Free, unread: int) -> int:
+        """How many guesses of `free` to read along with `unread` tokens: while that is cheaper than passes of
+        their own."""
+        chance, saved, best, chosen, cost = 1.0, 0.0, 0.0, 0, self.costly.cost
+        here = cost.reading(unread)
+        for count, rate in enumerate(free.chances.rates(tail.confidence), 1):
             chance *= rate
-            if chance < least:
-                return count
-        return len(tail.tokens)
+            saved += chance * cost.guess
+            value = saved - READ_ALONG * (cost.reading(unread + count) - here)
+            if value > best:
+                best, chosen = value, count
+        return chosen
 
-    def goes_on(self, size: int, reach: float, confidence: float) -> bool:
-        """Whether one more guess pays behind those that make a pass of `size` tokens and are all right with
-        the chance `reach`. `confidence`: of the last one."""
+    def goes_on(self, line: Line, confidence: float) -> bool:
+        """Whether one more guess pays behind those of `line`. `confidence`: of the last one."""
+        reach, size = line.reach[-1], len(line) + 1
         usual = min(self.costly.outlook.after(confidence), ALMOST)
         expected, ahead, done, whole = 0.0, reach, 0, reach * usual / (1 - usual)
-        here, wider = self.passes.beyond(size)
+        here, wider = self._beyond(line)
         for width, price, _, _ in wider:
             guesses = width - size
             cost = price - here + self.guess * guesses
@@ -231,8 +233,9 @@ class Asking:
                 return True
         return False
 
-    def checks(self, size: int, reach: float, tail: Proposal, free: Free) -> bool:
+    def checks(self, line: Line, tail: Proposal, free: Free) -> bool:
         """The same where `free` knows how to go on, with `tail`: one more guess is a check of that."""
+        reach, size = line.reach[-1], len(line) + 1
         right, guess, mean = free.chances.rate(tail.confidence[0]), self.guess, self.mean
         missed = SECOND * reach
         if (1 - right) * missed * mean[-1] <= guess:  # it could not gain enough
@@ -240,7 +243,7 @@ class Asking:
         gain = [0.0, *accumulate(accumulate(free.chances.rates(tail.confidence), mul))]
         confirmed, longest = CONFIRMED * reach / right, len(gain) - 1
         stop = agreed = contradicted = 0.0  # what further guesses come to at best, and after which answer
-        here, wider = self.passes.beyond(size)
+        here, wider = self._beyond(line)
         for width, price, _, _ in wider:
             guesses, price = width - size, price - here
             told = gain[guesses] if guesses < longest else gain[-1]
@@ -253,6 +256,11 @@ class Asking:
             elif guesses > longest:
                 break
         return right * agreed + (1 - right) * contradicted - guess > stop
+
+    def _beyond(self, line: Line) -> tuple[float, list[tuple[int, float, float, float]]]:
+        """What it costs to stop here, where all guesses may still be dropped, and the passes that take more."""
+        here, wider = self.passes.beyond(len(line) + 1)
+        return (here if self.drawn else min(here, self.passes.plain + line.gain[-1])), wider
 
 
 def tables(saved: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Chances]:
