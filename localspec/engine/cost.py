@@ -179,28 +179,42 @@ def calibrate(
 class DraftCost:
     """Seconds of a source's guesses: `guess` for each, and `reading` what it has not seen yet.
 
-    The first pass of a draft reads, too, and takes as many times a guess as a pass of the target over so many
-    tokens takes plain passes: they run on the same machine. Whichever part made up most of what was observed
-    learns.
+    What is unseen is read by the pass that makes the first guess. That takes as many times a guess as a pass
+    of the target over so many tokens takes plain ones, since both run on this machine, or in proportion to
+    it. Whichever part made up most of what was observed learns.
     """
 
     def __init__(self, guess: float, passes: Mapping[int, float]) -> None:
-        """`guess`: seconds. `passes`: what a pass of the target over so many tokens costs, in any unit, at
-        least over one."""
+        """`guess`: seconds. `passes`: by width, at least for 1, what passes of the target cost, in any unit;
+        wider ones than those are taken to cost the same for each token."""
         self.guess = guess
-        self._dearer, self._weight = 1.0, 0.5  # of reading, against the target's passes
-        known = sorted(passes.items())
-        (_, plain), self._widest = known[0], known[-1][0]
-        self._passes = [0.0]  # by tokens to be read beyond the first: in guesses, beyond one
-        for n, seconds in known[1:]:
-            more = max(self._passes[-1], seconds / plain - 1)
-            self._passes += [more] * (n - len(self._passes))
+        self._weight = 0.5
+        self._dearer = 1.0  # of reading, against the target's passes
+        self._more = [0.0]  # by tokens beyond the first: how many guesses longer their pass takes
+        for width, cost in sorted(passes.items())[1:]:
+            more = max(self._more[-1], cost / passes[1] - 1)
+            self._more += [more] * (width - len(self._more))
+        self._along: dict[int, list[float]] = {}
 
     def reading(self, unseen: int) -> float:
         """Of reading `unseen` tokens, beyond a guess."""
-        found, more = self._passes, max(0, unseen - 1)
-        extra = found[more] if more < len(found) else (1 + found[-1]) * unseen / self._widest - 1
-        return self.guess * self._dearer * extra
+        return self.guess * self._longer(unseen)
+
+    def along(self, unseen: int, most: int) -> list[float]:
+        """Of reading 0, 1, 2, ... tokens, `most` or more, along with `unseen` others; in guesses."""
+        known = self._along.get(unseen, ())
+        if len(known) <= most:
+            here = self._longer(unseen)
+            known = [self._longer(unseen + n) - here for n in range(most + 1)]
+            self._along[unseen] = known
+        return known
+
+    def _longer(self, unseen: int) -> float:
+        """How many guesses longer the first pass takes with `unseen` tokens to read."""
+        more = self._more
+        if unseen <= len(more):
+            return self._dearer * more[max(0, unseen - 1)]
+        return self._dearer * ((1 + more[-1]) * unseen / len(more) - 1)
 
     def seconds(self, guesses: int, unseen: int) -> float:
         """Of `guesses` guesses after reading `unseen` tokens."""
@@ -212,6 +226,6 @@ class DraftCost:
         if guessing >= reading and guesses:
             self.guess += self._weight * (max(0.2 * seconds, seconds - reading) / guesses - self.guess)
         elif reading > 0:
-            seen = max(0.2 * seconds, seconds - guessing) / reading
-            self._dearer *= 1 + self._weight * (seen - 1)
+            self._dearer *= 1 + self._weight * (max(0.2 * seconds, seconds - guessing) / reading - 1)
+            self._along = {}
         self._weight = max(0.1, 0.8 * self._weight)

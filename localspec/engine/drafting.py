@@ -106,7 +106,7 @@ class Drafting:
             unread = 1 if made.tokens else unseen
             made.ahead = asking.along(made.tail, made.teller, unread)
             spent = self.clock() - started
-            if spent + costly.cost.reading(unread + made.ahead) > safe:
+            if made.ahead and spent + costly.cost.reading(unread + made.ahead) > safe:
                 spare = now.left - self._loss(now, len(made.tokens) + 2) - spent
                 while made.ahead and costly.cost.reading(unread + made.ahead) > spare:
                     made.ahead -= 1

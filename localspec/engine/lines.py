@@ -63,8 +63,9 @@ class Passes:
 
     def beyond(self, size: int) -> tuple[float, list[tuple[int, float, float, float]]]:
         """Price of the pass that would take `size` tokens, and those that take more, ascending."""
-        widths = self._widths
-        return self.wider[bisect_left(widths, size)][1], self.wider[bisect_right(widths, size) :]
+        place = bisect_left(self._widths, size)
+        here = self.wider[place]
+        return here[1], self.wider[place + (here[0] == size) :]
 
 
 @dataclass(slots=True)

@@ -19,8 +19,9 @@ from localspec.engine.lines import FIRST_WRONG, Line, Passes, cut
 from localspec.engine.sources import NOTHING, Costly, Free, Made
 from localspec.engine.types import Attempt, Proposal, Step
 
-HORIZON = 0.995
-"""How slowly the rate of tokens per second forgets, for each step."""
+HORIZONS = 0.995, 0.9
+"""How slowly rates of tokens per second forget, for each step. The lower one counts: where a text has become
+harder, as behind a long copy, time is soon worth less."""
 LEAST_GAIN = 0.01
 """Expected tokens by which guessing must beat a plain pass."""
 REFRESH_FIRST, REFRESH = 64, 128
@@ -36,7 +37,7 @@ DULL, VERY_DULL, CHEAP_LOOK = 8, 64, 0.005
 """After so many steps with nothing worth checking only every fourth one looks, then every eighth, if a look
 costs more than this share of a plain pass: processor caches are cold after a pass, which makes it several
 times dearer. For the same reason what was emitted meanwhile is learnt from all at once."""
-LASTS, MOVED = 16, 0.5
+LASTS, MOVED = 24, 0.5
 """Steps for which prices of passes hold, unless what may be lost has moved by more than this share."""
 NARROW = 4
 """Guesses that an answer's end leaves room for from which on prices are worked out for less room."""
@@ -48,6 +49,24 @@ COSTS_MORE = "guesses cost more than they save here"
 MAKING_UP = "making up for guesses that lost"
 MEASURING = "measuring the plain speed"
 NOT_REPAID = "the rest of the answer would not repay what it takes to start"
+
+
+class Rate:
+    """Tokens and the seconds they took, of late; `keep`: the share of them that each step leaves over.
+
+    Begins with plain passes of `plain` seconds, a few, which the first answer soon outweighs.
+    """
+
+    __slots__ = ("keep", "seconds", "tokens")
+
+    def __init__(self, keep: float, plain: float) -> None:
+        self.keep = keep
+        self.tokens = min(30.0, 0.3 / (1 - keep))
+        self.seconds = self.tokens * plain
+
+    def add(self, tokens: int, seconds: float) -> None:
+        self.tokens = self.keep * self.tokens + tokens
+        self.seconds = self.keep * self.seconds + seconds
 
 
 class Scheduler:
@@ -72,7 +91,7 @@ class Scheduler:
         self.drawn, self.wakes = drawn, wakes
         self._ledger = ledger or Ledger()
         self._drafting = Drafting(costs, free, clock, drawn=drawn)
-        self._tokens, self._seconds = 30.0, 30.0 * costs.plain(0)  # of late; their ratio is the rate
+        self._rates = [Rate(keep, costs.plain(0)) for keep in HORIZONS]
         self._passes = Passes()
         self._looking, self._looked = 0.0, False  # seconds a step takes that only looks; whether this one did
         self._dear_look = False  # whether a look takes a good part of a pass
@@ -92,7 +111,7 @@ class Scheduler:
     @property
     def rate(self) -> float:
         """Tokens per second of late."""
-        return self._tokens / self._seconds
+        return min(rate.tokens / rate.seconds for rate in self._rates)
 
     def begin(self, context: Sequence[int]) -> None:
         self._catch_up()
@@ -241,8 +260,8 @@ class Scheduler:
         plain = self.costs.plain(n_cached)
         # What a plain pass takes, plain decoding would have paid too: only looking for guesses is extra.
         self._ledger.add(1 + step.seconds_draft / plain if step.width == 1 else step.seconds / plain, tokens)
-        self._tokens = HORIZON * self._tokens + tokens
-        self._seconds = HORIZON * self._seconds + step.seconds
+        for rate in self._rates:
+            rate.add(tokens, step.seconds)
         self._turn += tokens
         self._until_plain -= 1
         if step.width == 1:

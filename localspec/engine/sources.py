@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from operator import mul
+from operator import mul, sub
 
 from localspec.engine.chances import Chances, Outlook
 from localspec.engine.cost import DraftCost
@@ -204,19 +204,17 @@ class Asking:
     def along(self, tail: Proposal, free: Free, unread: int) -> int:
         """How many guesses of `free` to read along with `unread` tokens: while that is cheaper than passes of
         their own."""
-        chance, saved, best, chosen, cost = 1.0, 0.0, 0.0, 0, self.costly.cost
-        here = cost.reading(unread)
-        for count, rate in enumerate(free.chances.rates(tail.confidence), 1):
-            chance *= rate
-            saved += chance * cost.guess
-            value = saved - READ_ALONG * (cost.reading(unread + count) - here)
-            if value > best:
-                best, chosen = value, count
-        return chosen
+        most = len(tail.tokens)
+        prices = self.costly.cost.along(unread, most)
+        if READ_ALONG * prices[most] < UNLIKELY * most:
+            return most
+        chances = accumulate(free.chances.rates(tail.confidence), mul, initial=1 / READ_ALONG)
+        gains = [*map(sub, accumulate(chances), prices)]
+        return gains.index(max(gains))
 
     def goes_on(self, line: Line, confidence: float) -> bool:
         """Whether one more guess pays behind those of `line`. `confidence`: of the last one."""
-        reach, size = line.reach[-1], len(line) + 1
+        reach, size = line.reach[-1], len(line.gain)
         usual = min(self.costly.outlook.after(confidence), ALMOST)
         expected, ahead, done, whole = 0.0, reach, 0, reach * usual / (1 - usual)
         here, wider = self._beyond(line)
@@ -235,7 +233,7 @@ class Asking:
 
     def checks(self, line: Line, tail: Proposal, free: Free) -> bool:
         """The same where `free` knows how to go on, with `tail`: one more guess is a check of that."""
-        reach, size = line.reach[-1], len(line) + 1
+        reach, size = line.reach[-1], len(line.gain)
         right, guess, mean = free.chances.rate(tail.confidence[0]), self.guess, self.mean
         missed = SECOND * reach
         if (1 - right) * missed * mean[-1] <= guess:  # it could not gain enough
@@ -259,8 +257,9 @@ class Asking:
 
     def _beyond(self, line: Line) -> tuple[float, list[tuple[int, float, float, float]]]:
         """What it costs to stop here, where all guesses may still be dropped, and the passes that take more."""
-        here, wider = self.passes.beyond(len(line) + 1)
-        return (here if self.drawn else min(here, self.passes.plain + line.gain[-1])), wider
+        here, wider = self.passes.beyond(len(line.gain))
+        dropped = self.passes.plain + line.gain[-1]
+        return (here if self.drawn or here < dropped else dropped), wider
 
 
 def tables(saved: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Chances]:
