@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from localspec.bench.decode import Prices
 from localspec.bench.record import Recording
-from localspec.bench.replay import Forced, PricedDrafter, PricedTarget, VirtualClock, padded
+from localspec.bench.replay import Forced, PricedDrafter, PricedTarget, VirtualClock
 from localspec.drafters import NgramDrafter
 from localspec.engine.cost import DraftCost, PassCosts
 from localspec.engine.generate import WIDEST_PASS, Generator

@@ -100,14 +100,12 @@ def open_bench(target: LlamaModel, draft: LlamaModel) -> Bench:
     """Target and draft as `localspec bench` would have them; answers do not end by themselves."""
     known = seconds_by_width(target, CALIBRATION_SECONDS)
     share = draft.path.stat().st_size / target.path.stat().st_size
-    guess = share * known[1]
-    read = guess * min(1.0, known.get(2, 2 * known[1]) / known[1] - 1)
     started = time.perf_counter()
     LlamaModel(draft.path, draft.options).close()
     source = DraftModel(
         draft,
         lambda: LlamaModel(draft.path, draft.options),
-        DraftCost(guess, max(0.0, read)),
+        DraftCost(share * known[1], known),
         0.7,
         time.perf_counter() - started,
     )

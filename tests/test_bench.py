@@ -81,7 +81,7 @@ def bench(models: tuple[LlamaModel, LlamaModel]) -> Bench:
     def load() -> LlamaModel:
         return LlamaModel(draft.path, draft.options)
 
-    source = DraftModel(draft, load, DraftCost(1e-6, 1e-7), 0.9, 0.0)
+    source = DraftModel(draft, load, DraftCost(1e-6, {1: 1.0}), 0.9, 0.0)
     ticks = itertools.count()
     return Bench(target, never, KNOWN, ("ngram",), source, clock=lambda: TICK * next(ticks))
 
@@ -308,14 +308,16 @@ def test_a_bench_takes_the_scheduler_apart(bench: Bench, draft_path: Path) -> No
     def load() -> ModelDrafter:
         return ModelDrafter("draft", draft, Sampler(Sampling()), target.n_vocab, never)
 
-    costly = Costly(LazyDrafter("draft", load, 0.25), DraftCost(3.0, 2.0), prior=0.6)
+    cost = DraftCost(3.0, KNOWN)
+    costly = Costly(LazyDrafter("draft", load, 0.25), cost, prior=0.6)
     policy = Scheduler(PassCosts(KNOWN), [Free(settings.NAMED["ngram"]())], [costly], lambda: 0.0)
     loaded: Any = SimpleNamespace(target=target, generator=SimpleNamespace(policy=policy))
     made = run.make_bench(loaded)
     assert made.free == ("ngram",)
     assert made.known == KNOWN
     assert made.draft
-    assert (made.draft.cost, made.draft.prior, made.draft.seconds_load) == (DraftCost(3.0, 2.0), 0.6, 0.25)
+    assert (made.draft.prior, made.draft.seconds_load) == (0.6, 0.25)
+    assert made.draft.cost.seconds(2, 5) == cost.seconds(2, 5) > 6.0
     again = made.draft.load()
     assert (again.path, again is draft) == (draft_path, False)
     again.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from copy import copy
 
 import pytest
 from hypothesis import given
@@ -264,28 +265,69 @@ def test_calibration_leaves_out_what_will_not_fit() -> None:
 # A source's guesses.
 
 
+PASSES = {1: 2.0, 2: 3.0, 4: 2.8, 8: 6.0}
+
+
 def test_draft_cost_counts_guesses_and_what_must_be_read_first() -> None:
-    cost = DraftCost(guess=0.3, read=0.1)
+    """A pass over so many tokens takes as many guesses as one of the target takes plain passes."""
+    cost = DraftCost(0.3, PASSES)
     assert cost.seconds(3, 1) == pytest.approx(0.9)
-    assert cost.seconds(3, 6) == pytest.approx(0.9 + 0.5)
+    assert cost.seconds(3, 2) == pytest.approx(0.9 + 0.5 * 0.3)
+    assert cost.seconds(3, 5) == cost.seconds(3, 8) == pytest.approx(0.9 + 2.0 * 0.3)
     assert cost.seconds(0, 0) == 0.0
+    assert cost.reading(80) == pytest.approx((3.0 * 10 - 1) * 0.3)  # beyond the widest: the same a token
 
 
-@pytest.mark.parametrize("truth", [DraftCost(0.2, 0.02), DraftCost(0.02, 0.05), DraftCost(0.1, 0.1)])
-def test_draft_cost_is_learnt_from_both_kinds_of_drafts(truth: DraftCost) -> None:
-    rng, cost = random.Random(1), DraftCost(0.06, 0.03)
+@given(
+    st.dictionaries(st.integers(2, 64), st.floats(0.5, 50)),
+    st.integers(1, 200),
+    st.integers(0, 60),
+)
+def test_reading_more_never_costs_less(curve: dict[int, float], unseen: int, more: int) -> None:
+    cost = DraftCost(0.3, {1: 1.0, **curve})
+    assert 0 <= cost.reading(unseen) <= cost.reading(unseen + more) + 1e-9
+
+
+def test_what_is_read_along_costs_the_difference() -> None:
+    cost = DraftCost(0.3, PASSES)
+    for _ in range(2):
+        for unseen in (1, 3, 8, 20):
+            differences = [(cost.reading(unseen + n) - cost.reading(unseen)) / cost.guess for n in range(13)]
+            assert cost.along(unseen, 12)[:13] == pytest.approx(differences)
+            assert cost.along(unseen, 3)[:4] == pytest.approx(differences[:4])
+        cost.observe(1, 30, 20.0)  # it reads slower than thought
+
+
+def test_what_one_copy_learns_the_other_does_not() -> None:
+    first = DraftCost(0.3, PASSES)
+    before = first.along(1, 4)
+    second = copy(first)
+    second.observe(1, 30, 20.0)
+    assert second.along(1, 4) != before
+    assert first.along(1, 4) == before
+
+
+@pytest.mark.parametrize("dearer", [0.2, 1.0, 4.0])
+@pytest.mark.parametrize("guess", [0.02, 0.2])
+def test_draft_cost_is_learnt_from_both_kinds_of_drafts(guess: float, dearer: float) -> None:
+    """Guesses and reading may both take another time than was thought."""
+    rng, cost = random.Random(1), DraftCost(0.06, PASSES)
+
+    def truth(guesses: int, unseen: int) -> float:
+        return guess * (guesses + dearer * DraftCost(1.0, PASSES).reading(unseen))
+
     for i in range(200):
         guesses, unseen = (1, rng.randint(30, 60)) if i % 2 else (rng.randint(2, 8), 1)
-        cost.observe(guesses, unseen, truth.seconds(guesses, unseen) * rng.uniform(0.95, 1.05))
-    assert cost.guess == pytest.approx(truth.guess, rel=0.25)
-    assert cost.read == pytest.approx(truth.read, rel=0.25)
+        cost.observe(guesses, unseen, truth(guesses, unseen) * rng.uniform(0.95, 1.05))
+    assert cost.guess == pytest.approx(guess, rel=0.25)
+    assert cost.reading(40) == pytest.approx(truth(0, 40), rel=0.25)
 
 
 def test_draft_cost_never_falls_to_nothing() -> None:
-    cost = DraftCost(0.1, 0.1)
+    cost = DraftCost(0.1, {1: 1.0})
     for _ in range(50):
         cost.observe(1, 20, 1e-4)
         cost.observe(4, 1, 1e-4)
         cost.observe(0, 0, 1e-4)
     assert cost.guess > 0
-    assert cost.read > 0
+    assert cost.reading(2) > 0

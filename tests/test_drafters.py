@@ -9,7 +9,7 @@ from itertools import islice
 import pytest
 from tables import TableModel, plain_text, plain_token
 from test_accept import never
-from virtual import Timed, flat
+from virtual import READS_FREE, Timed, flat
 
 from localspec.bench.replay import VirtualClock
 from localspec.drafters import LazyDrafter, ModelDrafter
@@ -258,7 +258,7 @@ def test_a_draft_that_cannot_be_loaded_is_silent_and_tells_once(ask: str) -> Non
 def answers(load: Loader, lengths: list[int]) -> list[list[Step]]:
     """Turns of one session with that draft; the text must be the target's."""
     clock = load.clock
-    source = Costly(load.drafter(), DraftCost(0.1, 0.001), prior=0.9)
+    source = Costly(load.drafter(), DraftCost(0.1, READS_FREE), prior=0.9)
     policy = Scheduler(PassCosts(flat()), [], [source], clock)
     model = Timed(load.target, clock, flat())
     loop = Generator(model, load.sampler, never, policy, clock=clock)

@@ -12,7 +12,7 @@ import pytest
 import tiny
 from conftest import EXACT
 from tables import AlwaysEnd, Empty, RandomGuesses, Repeats, TableModel, certain, hostile, plain_text
-from virtual import Timed
+from virtual import READS_FREE, Timed
 
 from localspec.bench.replay import VirtualClock
 from localspec.bench.verify import Padded
@@ -88,7 +88,7 @@ def scheduler(
 ) -> Scheduler:
     """One that knows nothing yet, with every source of the registry, `others` and a draft model."""
     free = [Free(drafter) for drafter in (*(make() for make in NAMED.values()), *others)]
-    costly = Costly(cast(Sequential, draft), DraftCost(0.001, 0.0))
+    costly = Costly(cast(Sequential, draft), DraftCost(0.001, READS_FREE))
     return Scheduler(
         PassCosts(curve, widths=tuple(curve)), free, [costly], clock, wakes=lambda token: token % 7 == 0
     )

@@ -126,17 +126,16 @@ def test_the_scheduler_has_the_sources_named_and_loads_nothing() -> None:
     assert isinstance(costly.drafter, LazyDrafter)
     assert costly.drafter.seconds_to_load == 0.5
     assert costly.cost.guess == pytest.approx(0.2 * COSTS[1])
-    assert 0 <= costly.cost.read <= costly.cost.guess
     assert policy.costs.known() == COSTS
     assert not made(SAMPLED, Learned.of("f"), names=["self"]).free
     assert not made(SAMPLED, Learned.of("f")).costly
 
 
 @pytest.mark.parametrize("second", [0.005, 0.01, 0.1])
-def test_reading_never_costs_less_than_nothing_or_more_than_guessing(second: float) -> None:
+def test_reading_costs_what_wider_passes_cost_here(second: float) -> None:
     costs = PassCosts({1: 0.01, 2: second})
     [costly] = scheduler(SAMPLED, [], draft(), costs, Learned.of("f"), piece, silent).costly
-    assert 0 <= costly.cost.read <= costly.cost.guess
+    assert costly.cost.reading(2) == pytest.approx(max(0.0, 0.2 * (second - 0.01)))
 
 
 def test_guesses_are_drawn_only_where_rejection_has_something_to_reject() -> None:

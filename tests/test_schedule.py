@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import TableModel, joint_law
 from test_accept import OFF, PROMPT, DiceSampler, branches, end_is, law_of, never
-from virtual import N_PROMPT, Answer, Computed, Scripted, Timed, flat, seconds, steep, tokens
+from virtual import N_PROMPT, READS_FREE, Answer, Computed, Scripted, Timed, flat, seconds, steep, tokens
 
 from localspec.bench.replay import VirtualClock
 from localspec.drafters import ModelDrafter, NgramDrafter
@@ -150,7 +150,7 @@ def test_looking_is_paid_for(looks: float, curve: str) -> None:
 def model_source(answer: Answer, right: Callable[[int], bool], cost: float, said: float = 0.0) -> Costly:
     """A source whose guesses take `cost`; `said`: what they are believed to take at first."""
     drafter = Computed("model", answer.text, right, clock=answer.clock, seconds=cost)
-    return Costly(drafter, DraftCost(said or cost, 0.0))
+    return Costly(drafter, DraftCost(said or cost, READS_FREE))
 
 
 @pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
@@ -172,7 +172,7 @@ def test_nor_do_models_beside_free_sources(
     answer = Answer(curve, length=250)
     free = [Free(one.source(Scripted, f"s{i}", answer)) for i, one in enumerate(some)]
     model = way.source(Computed, "model", answer, seconds=cost)
-    steps = answer.play(free, [Costly(model, DraftCost(cost * wrong, 0.0))])
+    steps = answer.play(free, [Costly(model, DraftCost(cost * wrong, READS_FREE))])
     over = max(seconds(steps[:n]) - promised(steps[:n]) for n in range(1, len(steps) + 1))
     assert over <= 2 * cost
 
@@ -265,7 +265,7 @@ def loaded(length: int, load: float, right: Callable[[int], bool] = lambda _: Tr
     """The source after an answer of `length` tokens, and the seconds that took."""
     answer = Answer(CURVES["mild"], length=length)
     drafter = Computed("model", answer.text, right, clock=answer.clock, seconds=0.1, load=load)
-    steps = answer.play(costly=[Costly(drafter, DraftCost(0.1, 0.0))])
+    steps = answer.play(costly=[Costly(drafter, DraftCost(0.1, READS_FREE))])
     assert sum(step.seconds_open for step in steps) == pytest.approx(load if drafter.opened else 0.0)
     assert answer.clock.now == pytest.approx(seconds(steps) + (load if drafter.opened else 0.0))
     return drafter, answer.clock.now
@@ -472,7 +472,7 @@ def test_every_guess_that_was_drawn_is_submitted(curve: str, free: bool, sure: t
         drawn=True,
     )
     others = [Free(Scripted("copy", answer.text, HOSTILE["stretches"], 0.7))] if free else []
-    costly = [Costly(model, DraftCost(0.02, 0.0))]
+    costly = [Costly(model, DraftCost(0.02, READS_FREE))]
     policy = Scheduler(PassCosts(answer.curve), others, costly, answer.clock, drawn=True)
     ask = Ask(answer, policy)
     drafts = 0
@@ -509,7 +509,7 @@ def test_drawn_guesses_leave_the_targets_law_exact(curve: Mapping[int, float], c
         drafter = ModelDrafter("draft", draft, sampler, 3, end_is(2), dice)
         free = [Free(NgramDrafter())] if copies else []
         policy = Scheduler(
-            PassCosts(curve), free, [Costly(drafter, DraftCost(0.01, 0.01))], clock, drawn=True
+            PassCosts(curve), free, [Costly(drafter, DraftCost(0.01, {1: 1.0}))], clock, drawn=True
         )
         loop = Generator(Timed(target, clock, curve), sampler, target.is_end, policy, dice, clock)
         steps = list(loop.generate(PROMPT, 4))

@@ -65,6 +65,10 @@ def steep(power: float = 1.0) -> dict[int, float]:
     return {n: float(n) ** power for n in LADDER}
 
 
+READS_FREE = {1: 1.0, 4096: 1.0}
+"""Passes of a draft that take no longer however much they read."""
+
+
 def distinct(length: int) -> list[int]:
     """A text in which no token comes twice, and every token has a wrong neighbour."""
     return list(range(0, 2 * length, 2))

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -165,7 +166,7 @@ def make_bench(loaded: Loaded) -> Bench:
     for costly in policy.costly:
         if isinstance(lazy := costly.drafter, LazyDrafter):
             model = cast(LlamaModel, lazy.load().model)
-            cost = replace(costly.cost)
+            cost = copy(costly.cost)
             draft = DraftModel(model, _again(model), cost, costly.prior, lazy.seconds_expected)
     free = tuple(source.drafter.name for source in policy.free)
     return Bench(target, target.vocab.is_end, policy.costs.known(), free, draft, policy.wakes)
