@@ -295,14 +295,14 @@ def test_what_is_read_along_costs_the_difference() -> None:
             differences = [(cost.reading(unseen + n) - cost.reading(unseen)) / cost.guess for n in range(13)]
             assert cost.along(unseen, 12)[:13] == pytest.approx(differences)
             assert cost.along(unseen, 3)[:4] == pytest.approx(differences[:4])
-        cost.observe(1, 30, 20.0)  # it reads slower than thought
+        cost.observe(1, cost.reading(30), 20.0)  # it reads slower than thought
 
 
 def test_what_one_copy_learns_the_other_does_not() -> None:
     first = DraftCost(0.3, PASSES)
     before = first.along(1, 4)
     second = copy(first)
-    second.observe(1, 30, 20.0)
+    second.observe(1, second.reading(30), 20.0)
     assert second.along(1, 4) != before
     assert first.along(1, 4) == before
 
@@ -318,7 +318,7 @@ def test_draft_cost_is_learnt_from_both_kinds_of_drafts(guess: float, dearer: fl
 
     for i in range(200):
         guesses, unseen = (1, rng.randint(30, 60)) if i % 2 else (rng.randint(2, 8), 1)
-        cost.observe(guesses, unseen, truth(guesses, unseen) * rng.uniform(0.95, 1.05))
+        cost.observe(guesses, cost.reading(unseen), truth(guesses, unseen) * rng.uniform(0.95, 1.05))
     assert cost.guess == pytest.approx(guess, rel=0.25)
     assert cost.reading(40) == pytest.approx(truth(0, 40), rel=0.25)
 
@@ -326,8 +326,8 @@ def test_draft_cost_is_learnt_from_both_kinds_of_drafts(guess: float, dearer: fl
 def test_draft_cost_never_falls_to_nothing() -> None:
     cost = DraftCost(0.1, {1: 1.0})
     for _ in range(50):
-        cost.observe(1, 20, 1e-4)
-        cost.observe(4, 1, 1e-4)
-        cost.observe(0, 0, 1e-4)
+        cost.observe(1, cost.reading(20), 1e-4)
+        cost.observe(4, 0.0, 1e-4)
+        cost.observe(0, 0.0, 1e-4)
     assert cost.guess > 0
     assert cost.reading(2) > 0

@@ -19,7 +19,7 @@ from tables import TableModel, joint_law
 from test_accept import OFF, PROMPT, DiceSampler, branches, end_is, law_of, never
 from virtual import N_PROMPT, READS_FREE, Answer, Computed, Scripted, Timed, flat, seconds, steep, tokens
 
-from localspec.bench.replay import VirtualClock
+from localspec.bench.replay import Guesses, PricedDrafter, VirtualClock
 from localspec.drafters import ModelDrafter, NgramDrafter
 from localspec.engine.accept import Dice
 from localspec.engine.cost import LADDER, DraftCost, PassCosts
@@ -354,6 +354,70 @@ def test_a_model_that_could_not_pay_were_it_always_right_is_hardly_tried() -> No
     assert isinstance(source.drafter, Computed)
     assert 1 <= len(source.drafter.used) <= 4  # its price might have changed
     assert seconds(steps) < 1.01 * answer.length
+
+
+STAIRS = {
+    1: 1.0,
+    2: 1.8,
+    4: 1.7,
+    5: 1.85,
+    6: 2.0,
+    7: 2.15,
+    8: 2.3,
+    12: 2.9,
+    16: 3.0,
+    24: 3.6,
+    32: 4.2,
+    48: 5.6,
+}
+
+
+def reader(answer: Answer, right: Callable[[int], bool], sure: float) -> Costly:
+    """A model that pays for what it reads as the target does, a guess at 0.15 of a plain pass."""
+
+    def ask(place: int, off: tuple[int, ...]) -> tuple[int, float]:
+        return answer.text[place] + bool(off or not right(place)), sure
+
+    drafter = PricedDrafter("model", Guesses(answer.text, ask), answer.clock, answer.curve, 0.15)
+    return Costly(drafter, DraftCost(0.15, answer.curve))
+
+
+def test_a_model_that_had_bad_luck_gets_another_chance() -> None:
+    """What it has not read meanwhile is read at once: that must not look as dear as token by token."""
+    answer = Answer(STAIRS, length=600)
+    source = reader(answer, lambda place: place > N_PROMPT + 12 and place % 12 > 0, 0.8)
+    steps = answer.play(costly=[source])
+    assert source.tables["alone"].counts()  # it was asked at first
+    assert sum(step.drafted > 0 and step.accepted == 0 for step in steps[:12]) >= 2
+    assert seconds(steps) < 0.75 * answer.length
+
+
+def test_a_draft_that_will_not_be_checked_is_not_drawn_out() -> None:
+    """Where all passes that check anything cost the same, further guesses seem cheap until none is checked."""
+    answer = Answer({1: 1.0, 4: 1.9}, length=1500, costs=PassCosts({1: 1.0, 4: 1.9}, widths=(1, 4)))
+    weak = [place % 4 == 0 for place in range(len(answer.text))]
+    rights = [not weak[place] or place % 12 == 0 for place in range(len(answer.text))]
+    sure = [0.33 if one else 0.97 for one in weak]
+    model = Computed(
+        "model", answer.text, rights.__getitem__, sure.__getitem__, clock=answer.clock, seconds=0.15
+    )
+    steps = answer.play(costly=[Costly(model, DraftCost(0.15, READS_FREE))])
+    begun_weak = [made for place, made in zip(model.used, model.made, strict=True) if weak[place]]
+    assert len(begun_weak) > 20
+    assert sum(map(len, begun_weak)) < 1.5 * len(begun_weak)
+    assert seconds(steps) < 0.8 * answer.length
+
+
+def test_behind_a_long_copy_time_is_soon_worth_less() -> None:
+    """Else nothing that is slower than the copy was would seem worth its time."""
+    answer, end = Answer(STAIRS, length=900), N_PROMPT + 700
+    copy = Scripted("copy", answer.text, confidence=0.99, speaks=lambda place: place < end - 50)
+    source = reader(answer, lambda place: place % 8 > 0, 0.85)
+    steps = answer.play(free=[Free(copy)], costly=[source])
+    places = list(itertools.accumulate((len(step.tokens) for step in steps), initial=N_PROMPT))
+    behind = [step for step, place in zip(steps, places, strict=False) if place >= end]
+    assert tokens(behind) > 150
+    assert seconds(behind) < 0.75 * tokens(behind)
 
 
 @pytest.mark.parametrize("turning", [150, 700])

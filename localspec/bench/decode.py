@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from localspec.bench.record import Recording
-from localspec.bench.replay import Forced, Guesses, PricedDrafter, PricedTarget, VirtualClock, padded
+from localspec.bench.replay import Forced, Guesses, PricedDrafter, PricedTarget, VirtualClock
 from localspec.bench.report import AUTO, Run
 from localspec.bench.settings import NOTHING, WARM, Parts, Tables, learnt, make, pooled
 from localspec.drafters import LazyDrafter, ModelDrafter

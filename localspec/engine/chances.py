@@ -82,7 +82,9 @@ class Chances:
     def of_bins(self) -> list[float]:
         """`rate` of the middle of each bin."""
         trials = TINY + TRUST_SAID
-        return [(said + r) / (trials + n) for said, r, n in zip(_SAID, self._right, self._trials, strict=True)]
+        return [
+            (said + r) / (trials + n) for said, r, n in zip(_SAID, self._right, self._trials, strict=True)
+        ]
 
     def rates(self, confidence: Iterable[float]) -> Iterator[float]:
         """`rate` of each, remembered: for sources that say the same few numbers again and again."""
@@ -171,7 +173,7 @@ class Outlook:
             i = bisect_right(EDGES, confidence[j - 1])
             self._right[i] = FADE * self._right[i] + (j < right)
             self._trials[i] = FADE * self._trials[i] + 1
-        self._age += judged
+        self._age += judged if right else REFRESH_FIRST  # to be wrong at once says more than to be right
         if self._age >= 16 * REFRESH:  # nobody asks, but weights must not grow for ever
             self.mean()
 

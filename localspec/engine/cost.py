@@ -8,7 +8,7 @@ cheapest width that holds them. Knows numbers only; who runs the passes hands in
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 LADDER = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48)
 """Widths a pass may have."""
@@ -220,9 +220,9 @@ class DraftCost:
         """Of `guesses` guesses after reading `unseen` tokens."""
         return guesses * self.guess + self.reading(unseen)
 
-    def observe(self, guesses: int, unseen: int, seconds: float) -> None:
-        """Learn from one draft."""
-        guessing, reading = guesses * self.guess, self.reading(unseen)
+    def observe(self, guesses: int, reading: float, seconds: float) -> None:
+        """Learn from a draft that made `guesses` passes; `reading`: what it was expected to read for."""
+        guessing = guesses * self.guess
         if guessing >= reading and guesses:
             self.guess += self._weight * (max(0.2 * seconds, seconds - reading) / guesses - self.guess)
         elif reading > 0:

@@ -17,6 +17,8 @@ from localspec.engine.lines import Line, Passes, Pick, best_pick
 from localspec.engine.sources import AGREED, NOTHING, PROBE_LATEST, Asking, Costly, Free, Made
 from localspec.engine.types import Proposal
 
+BEHIND = 2
+"""Unseen tokens that a draft leaves of which all was right."""
 LIKELY = 0.5
 """Where a free source knows how to go on it is asked at every second guess whether to, while all are this
 likely to be right."""
@@ -48,7 +50,6 @@ class Drafting:
         self.costs, self.free, self.clock, self.drawn = costs, free, clock, drawn
         self._peek: Callable[[Sequence[int], int], Proposal] | None
         self._peek = getattr(free[0].drafter, "peek", None) if free else None
-        self._asking: dict[int, Asking] = {}  # by place among the costly sources
 
     def ask(self, costly: Costly, now: Now, pick: Pick) -> tuple[Pick, Made] | None:
         """Let a costly source guess, and a free one behind that, if it pays where the step is worth `pick`
@@ -63,7 +64,9 @@ class Drafting:
         repays = asking.perfect - now.passes.rate * costly.cost.reading(unseen) > pick.value
         if not repays and costly.idle < PROBE_LATEST:  # only to see whether its price is still what it was
             return None
-        if costly.cost.seconds(1, unseen) + self._loss(now, 2) > now.left:
+        # What was read after a pause is lost unless enough is left for a whole draft and its check.
+        size = asking.size if unseen > BEHIND else 2
+        if costly.cost.seconds(size - 1, unseen) + self._loss(now, size) > now.left:
             return None
         return self._compute(costly, now, unseen) if gain > asking.guess or costly.probe_is_due() else None
 
@@ -72,7 +75,7 @@ class Drafting:
         started = self.clock()
         made = self._guess(costly, now, unseen, started)
         spent = self.clock() - started
-        costly.cost.observe(len(made.tokens) - made.saved, unseen + made.read, spent)
+        costly.cost.observe(len(made.tokens) - made.saved, made.reading, spent)
         costly.idle = 0
         proposal, whole = made.proposal(), made.line
         whole.proposal, whole.parts = proposal, [(costly.drafter.name, 0)]
@@ -93,7 +96,12 @@ class Drafting:
 
     def _guess(self, costly: Costly, now: Now, unseen: int, started: float) -> Made:
         """Guesses while another one pays; what a free source says is read along."""
-        made, asking, widest = Made(), costly.asking, now.passes.widest(now.room)
+        made, asking, widest = (
+            Made(reading=costly.cost.reading(unseen)),
+            costly.asking,
+            now.passes.widest(now.room),
+        )
+        line, tokens, guess_takes = made.line, made.tokens, costly.cost.guess
         safe = -math.inf if self.drawn else now.left - now.passes.most  # seconds after which to look closer
         assert asking
         if now.said:
@@ -103,23 +111,22 @@ class Drafting:
             if not made.tail.tokens or not made.teller:
                 made.ahead = 0
                 return ()
-            unread = 1 if made.tokens else unseen
-            made.ahead = asking.along(made.tail, made.teller, unread)
-            spent = self.clock() - started
-            if made.ahead and spent + costly.cost.reading(unread + made.ahead) > safe:
-                spare = now.left - self._loss(now, len(made.tokens) + 2) - spent
-                while made.ahead and costly.cost.reading(unread + made.ahead) > spare:
+            prices = costly.cost.along(1 if made.tokens else unseen, len(made.tail.tokens))
+            made.ahead = asking.along(made.tail, made.teller, prices)
+            spent = self.clock() - started + (0.0 if made.tokens else made.reading)
+            if made.ahead and spent + guess_takes * prices[made.ahead] > safe:
+                spare = (now.left - self._loss(now, len(made.tokens) + 2) - spent) / guess_takes
+                while made.ahead and prices[made.ahead] > spare:
                     made.ahead -= 1
-            made.read += made.ahead
+            made.reading += guess_takes * prices[made.ahead]
             return made.tail.tokens[: made.ahead]
 
-        line, tokens, price = made.line, made.tokens, costly.cost.guess
         for guess in costly.drafter.follow(now.context, (), suggest):
             kind = made.add(guess, costly)
             if kind != AGREED or not made.tail.tokens:
                 self._peek_behind(made, widest)
             size, free = len(tokens) + 1, kind == AGREED and made.ahead > 0
-            spent = self.clock() - started + (0.0 if free else price)
+            spent = self.clock() - started + (0.0 if free else guess_takes)
             if size >= widest or (spent > safe and spent + self._loss(now, size + 1) > now.left):
                 break
             if free:  # the next one needs no pass of its own

@@ -20,6 +20,8 @@ from localspec.engine.types import Dist, Drafter, Guess, Proposal, Sequential
 PROBE_AFTER, PROBE_LATEST = 24, 512
 """Steps after which a costly source that was not used is tried again, doubling each time."""
 
+MISSED = 2
+"""So many drafts in a row wrong from the first guess on, and what asking is worth is worked out anew."""
 ALONE, AGREED, CONTRADICTED = KINDS = ("alone", "agreed", "contradicted")
 """What a free source says about a guess: nothing, the same, something else."""
 TABLES = (*KINDS, "agrees")
@@ -64,7 +66,8 @@ class Costly:
     `tables`: for each of KINDS how often its guesses are right, and under "agrees" how often a free source's
     first guess, by its confidence, turns out to be this one's too. `prior`: how often it is expected to be
     right. `opened`: it has read the text so far. `idle`: steps since it last guessed. `asking`: what
-    asking it is worth, as last worked out. `why`: why it is not used, or "".
+    asking it is worth, as last worked out. `missed`: drafts in a row that were wrong from the first guess
+    on. `why`: why it is not used, or "".
     """
 
     drafter: Sequential
@@ -76,6 +79,7 @@ class Costly:
     idle: int = field(default=0, init=False)
     probe_after: int = field(default=PROBE_AFTER, init=False)
     asking: Asking | None = field(default=None, init=False)
+    missed: int = field(default=0, init=False)
     why: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -116,13 +120,17 @@ class Costly:
             right += 1
         if judged:
             self.outlook.learn(made.confidence, right, judged)
+            self.missed = 0 if right else self.missed + 1
+            if self.missed >= MISSED:
+                self.asking = None
 
 
 @dataclass(slots=True)
 class Made:
     """A draft in the making. `tokens`, `confidence`, `dists`: of the guesses; `kinds`: what a free source
     said of each, `believed`: their confidence in view of that; `line`: what they are worth; `tail`: what a free source, `teller`, would say next, of which
-    `ahead` guesses are being read along; `read`: how many were in all, which has `saved` passes.
+    `ahead` guesses are being read along, which has `saved` passes so far; `reading`: seconds that all reading is
+    expected to take.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -134,7 +142,7 @@ class Made:
     tail: Proposal = NOTHING
     teller: Free | None = None
     ahead: int = 0
-    read: int = 0
+    reading: float = 0.0
     saved: int = 0
 
     def add(self, guess: Guess, costly: Costly) -> str:
@@ -175,6 +183,7 @@ class Asking:
         self.mean = costly.outlook.mean()
         # Ways to go on once the first guess is there: how wide a pass, and what it costs with its guesses.
         ways = [(width, price + self.guess * (width - 2)) for width, price, _, _ in passes.wider]
+        self.size = max(ways, key=lambda way: self.mean[way[0] - 1] - way[1])[0]
         self.perfect = max(width - cost for width, cost in ways) - self.guess  # were all guesses right
         if drawn:
             self.alone = max(1 + self.mean[width - 1] - cost for width, cost in ways)
@@ -201,11 +210,10 @@ class Asking:
                 break
         return best
 
-    def along(self, tail: Proposal, free: Free, unread: int) -> int:
-        """How many guesses of `free` to read along with `unread` tokens: while that is cheaper than passes of
-        their own."""
+    def along(self, tail: Proposal, free: Free, prices: Sequence[float]) -> int:
+        """How many guesses of `free` to read along, where that many cost `prices`, in guesses: while it is
+        cheaper than passes of their own."""
         most = len(tail.tokens)
-        prices = self.costly.cost.along(unread, most)
         if READ_ALONG * prices[most] < UNLIKELY * most:
             return most
         chances = accumulate(free.chances.rates(tail.confidence), mul, initial=1 / READ_ALONG)
