@@ -128,9 +128,9 @@ class Costly:
 @dataclass(slots=True)
 class Made:
     """A draft in the making. `tokens`, `confidence`, `dists`: of the guesses; `kinds`: what a free source
-    said of each, `believed`: their confidence in view of that; `line`: what they are worth; `tail`: what a free source, `teller`, would say next, of which
-    `ahead` guesses are being read along, which has `saved` passes so far; `reading`: seconds that all reading is
-    expected to take.
+    said of each, `believed`: their confidence in view of that; `line`: what they are worth; `tail`: what a
+    free source, `teller`, would say next, of which `ahead` guesses are being read along, which has `saved`
+    passes so far; `reading`: seconds that all reading is expected to take.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -250,8 +250,8 @@ class Asking:
         confirmed, longest = CONFIRMED * reach / right, len(gain) - 1
         stop = agreed = contradicted = 0.0  # what further guesses come to at best, and after which answer
         here, wider = self._beyond(line)
-        for width, price, _, _ in wider:
-            guesses, price = width - size, price - here
+        for width, whole, _, _ in wider:
+            guesses, price = width - size, whole - here
             told = gain[guesses] if guesses < longest else gain[-1]
             if (value := reach * told - price) > stop:
                 stop = value
@@ -264,7 +264,7 @@ class Asking:
         return right * agreed + (1 - right) * contradicted - guess > stop
 
     def _beyond(self, line: Line) -> tuple[float, list[tuple[int, float, float, float]]]:
-        """What it costs to stop here, where all guesses may still be dropped, and the passes that take more."""
+        """What stopping here costs, where all guesses may still be dropped, and the passes that hold more."""
         here, wider = self.passes.beyond(len(line.gain))
         dropped = self.passes.plain + line.gain[-1]
         return (here if self.drawn or here < dropped else dropped), wider
