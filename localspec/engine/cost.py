@@ -202,8 +202,8 @@ class DraftCost:
 
     def along(self, unseen: int, most: int) -> list[float]:
         """Of reading 0, 1, 2, ... tokens, `most` or more, along with `unseen` others; in guesses."""
-        known = self._along.get(unseen, ())
-        if len(known) <= most:
+        known = self._along.get(unseen)
+        if known is None or len(known) <= most:
             here = self._longer(unseen)
             known = [self._longer(unseen + n) - here for n in range(most + 1)]
             self._along[unseen] = known
