@@ -310,7 +310,7 @@ def gap(used: Sequence[int], place: int) -> int:
 
 def test_a_model_that_loses_is_tried_ever_more_seldom() -> None:
     used = uses(wakes=False)
-    assert len(used) < 40
+    assert len(used) < 30
     pauses = [b - a for a, b in itertools.pairwise(used)]
     assert max(pauses) >= 256
     assert pauses[-1] > 4 * pauses[0]
