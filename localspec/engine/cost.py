@@ -194,7 +194,7 @@ class DraftCost:
         for width, cost in sorted(passes.items())[1:]:
             more = max(self._more[-1], cost / passes[1] - 1)
             self._more += [more] * (width - len(self._more))
-        self._along: dict[int, list[float]] = {}
+        self._along: dict[int, list[float]] = {}  # what `along` said
 
     def reading(self, unseen: int) -> float:
         """Of reading `unseen` tokens, beyond a guess."""
@@ -206,7 +206,8 @@ class DraftCost:
         if known is None or len(known) <= most:
             here = self._longer(unseen)
             known = [self._longer(unseen + n) - here for n in range(most + 1)]
-            self._along[unseen] = known
+            if unseen < len(self._more):
+                self._along[unseen] = known
         return known
 
     def _longer(self, unseen: int) -> float:

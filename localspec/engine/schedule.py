@@ -54,14 +54,14 @@ NOT_REPAID = "the rest of the answer would not repay what it takes to start"
 class Rate:
     """Tokens and the seconds they took, of late; `keep`: the share of them that each step leaves over.
 
-    Begins with plain passes of `plain` seconds, a few, which the first answer soon outweighs.
+    Begins with a few plain passes of `plain` seconds, which the first answer soon outweighs.
     """
 
     __slots__ = ("keep", "seconds", "tokens")
 
     def __init__(self, keep: float, plain: float) -> None:
         self.keep = keep
-        self.tokens = min(30.0, 0.3 / (1 - keep))
+        self.tokens = 0.15 / (1 - keep)
         self.seconds = self.tokens * plain
 
     def add(self, tokens: int, seconds: float) -> None:

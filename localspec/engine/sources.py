@@ -19,9 +19,9 @@ from localspec.engine.types import Dist, Drafter, Guess, Proposal, Sequential
 
 PROBE_AFTER, PROBE_LATEST = 24, 512
 """Steps after which a costly source that was not used is tried again, doubling each time."""
-
 MISSED = 2
 """So many drafts in a row wrong from the first guess on, and what asking is worth is worked out anew."""
+
 ALONE, AGREED, CONTRADICTED = KINDS = ("alone", "agreed", "contradicted")
 """What a free source says about a guess: nothing, the same, something else."""
 TABLES = (*KINDS, "agrees")
