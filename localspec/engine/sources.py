@@ -34,7 +34,7 @@ SECOND = 0.75
 """How well a costly source does, against its usual, where a free one is wrong."""
 ALMOST = 0.999
 NOTHING = Proposal()
-READ_ALONG = 2.5
+READ_ALONG = 2.0
 """How much cheaper it must be to read a guess of another source along than to make it."""
 UNLIKELY = 0.05
 """A guess that is worth reading along even at this chance is not thought about."""
