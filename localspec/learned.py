@@ -24,8 +24,8 @@ MOST_BYTES = 1 << 20
 """A larger file is not ours."""
 DEAREST = 4.0
 """No pass over n tokens costs more than n times this many single ones: what says so is damaged."""
-MOST_SECONDS = 1e4
-"""No pass takes longer."""
+LEAST_SECONDS, MOST_SECONDS = 1e-6, 1e4
+"""No pass takes less time, or more."""
 _WIDTHS = {str(n): n for n in LADDER}
 SHALLOW = " (empty cache)"
 """Marks the conditions under which widths were proven with nothing in the cache."""
@@ -88,6 +88,8 @@ class Learned:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
+        if not path.is_file():  # nor a pipe, which would be waited for
+            return {}
         with path.open("rb") as file:
             text = file.read(MOST_BYTES + 1)
         raw = json.loads(text) if len(text) <= MOST_BYTES else {}
@@ -108,7 +110,7 @@ def _costs(raw: object) -> dict[int, float]:
 
 
 def _positive(number: Any) -> bool:
-    return type(number) in (int, float) and 0 < number <= MOST_SECONDS
+    return type(number) in (int, float) and LEAST_SECONDS <= number <= MOST_SECONDS
 
 
 def _widths(raw: object) -> bool:

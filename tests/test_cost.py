@@ -262,6 +262,14 @@ def test_calibration_leaves_out_what_will_not_fit() -> None:
     assert machine.now <= 20.0
 
 
+@pytest.mark.parametrize("factor", [1e5, 1e-5])
+def test_the_first_plain_pass_of_a_session_corrects_a_plain_pass_remembered_wrong(factor: float) -> None:
+    costs = PassCosts({1: factor, 2: 1.5 * factor})
+    costs.observe(1, 0, 1.0)
+    assert costs.plain(0) == pytest.approx(1.0)
+    assert costs.known() == {1: pytest.approx(1.0), 2: pytest.approx(1.5)}
+
+
 # A source's guesses.
 
 

@@ -63,7 +63,7 @@ def test_missing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     error = refusal(name, ModelNotFound)
     assert error.message == f"no such model file: {name}"
     assert error.exit_status == ExitStatus.MODEL_MISSING
-    assert "-m" in error.hint
+    assert "localspec models list" in error.hint
 
 
 def test_missing_below_a_file(tiny_path: Path) -> None:

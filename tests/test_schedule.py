@@ -196,6 +196,13 @@ def test_the_promise_is_for_the_session_not_for_each_turn() -> None:
     assert kept(steps)
 
 
+@pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
+def test_every_pass_without_guesses_says_why(curve: Mapping[int, float]) -> None:
+    answer = Answer(curve)
+    steps = answer.play([Free(Scripted("liar", answer.text, HOSTILE["stretches"]))])
+    assert all(bool(step.why) == (step.drafted == 0) for step in steps)
+
+
 # It wins what can be won.
 
 

@@ -578,16 +578,23 @@ def test_why_guessing_did_not_pay(steps: list[Step], changes: dict[str, Any], re
 
 
 @pytest.mark.parametrize(
-    ("gain", "reason"), [(1.04, "guesses cost about what they saved"), (1.06, None), (None, None)]
+    ("gain", "reason"),
+    [
+        (0.94, "guesses cost more than they saved"),
+        (0.96, "guesses cost about what they saved"),
+        (1.04, "guesses cost about what they saved"),
+        (1.06, None),
+        (None, None),
+    ],
 )
-def test_five_percent_is_a_gain(gain: float | None, reason: str | None) -> None:
+def test_five_percent_are_a_gain_or_a_loss(gain: float | None, reason: str | None) -> None:
     steps = [replace(WRONG, seconds_plain=0.1 * gain if gain else 0.0)] * 99
     assert why_no_gain(count(steps), **QUIET) == reason
 
 
 def test_a_draft_opened_for_nothing_is_a_loss() -> None:
     steps = [*priced([STEPS[0]] * 99), *priced([replace(PLAIN, seconds_open=99.0)])]
-    assert why_no_gain(count(steps), **QUIET) == "guesses cost about what they saved"
+    assert why_no_gain(count(steps), **QUIET) == "guesses cost more than they saved"
 
 
 def test_the_report_of_a_session() -> None:

@@ -66,8 +66,10 @@ def read_curves(path: str) -> dict[str, Prices]:
 
 def _prices(item: Any, where: str) -> Prices:
     table, draft = (item.get("T"), item.get("draft")) if isinstance(item, dict) else (None, None)
-    if not isinstance(table, dict) or draft is None or not _is_cost(draft):
+    if not isinstance(table, dict) or draft is None:
         raise UsageError(f"{where} lacks T or draft", _HINT)
+    if not _is_cost(draft):
+        raise UsageError(f"{where}: draft is no cost", _HINT)
     widths = {int(n): cost for n, cost in table.items() if n.isdecimal() and _is_cost(cost)}
     right = len(widths) == len(table) and min(widths, default=0) == 1 and max(widths) <= WIDEST_PASS
     if not right or min(widths.values()) <= 0:

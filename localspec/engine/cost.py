@@ -129,7 +129,9 @@ class PassCosts:
         here.odd = 0
         weight = max(SLOWEST_LEARNING, 1 / (here.seen + 1))
         before = here.base
-        here.base = max(0.1 * here.base, here.base + weight * (level - here.base))
+        here.base += weight * (level - here.base)
+        if here.base <= 0:  # the slope was taken off a pass that it did not fit
+            here.base = 0.1 * before
         here.spread += weight * (min(deviation, here.base) - here.spread)
         here.seen += 1
         if width == 1:

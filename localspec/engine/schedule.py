@@ -48,6 +48,7 @@ NOTHING_TO_COPY = "nothing to guess from"
 COSTS_MORE = "guesses cost more than they save here"
 MAKING_UP = "making up for guesses that lost"
 MEASURING = "measuring the plain speed"
+ENDS = "the answer ends here"
 NOT_REPAID = "the rest of the answer would not repay what it takes to start"
 
 
@@ -130,7 +131,7 @@ class Scheduler:
     def draft(self, context: Sequence[int], room: int) -> Attempt:
         self._said, self._drafted, self._looked = [], None, False
         if room < 1:
-            return Attempt()
+            return Attempt(why=ENDS)
         if self._until_plain <= 0:
             return Attempt(why=MEASURING)
         self._dull += 1

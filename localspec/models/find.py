@@ -28,7 +28,9 @@ def check_file(path: Path) -> Path:
         except (FileNotFoundError, NotADirectoryError, ValueError):
             if len(parts) > 1:
                 raise ModelNotFound(f"shard {part.name} is missing", "fetch every shard") from None
-            raise ModelNotFound(f"no such model file: {part}", "give the path of a GGUF with -m") from None
+            raise ModelNotFound(
+                f"no such model file: {part}", "check the path; models go by name, too: localspec models list"
+            ) from None
         except OSError as error:
             raise BadModelFile(f"cannot read {part}: {error.strerror}", "check its permissions") from error
     return parts[0]

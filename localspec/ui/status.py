@@ -13,8 +13,9 @@ from localspec.engine.stats import WINDOW, Stats
 from localspec.ui import plots
 from localspec.ui.terminal import Terminal, sanitise, words_begun
 
-PAYS = 1.05
-"""Gain over plain decoding, reading the prompt included, from which on guessing paid."""
+LOSES, PAYS = 0.95, 1.05
+"""Gain over plain decoding up to which guessing lost, and, reading the prompt included, from which on it
+paid."""
 HOT, FEW = 1.2, 0.4
 """Temperature from which on it is to blame when a smaller share of the guesses than FEW is right."""
 BUSY, RESTLESS = 1.5, 0.25
@@ -248,7 +249,9 @@ def why_no_gain(
     if left_out:
         return left_out
     why, passes = next(iter(stats.why.most_common(1)), ("", 0))
-    return why if 2 * passes > stats.passes else "guesses cost about what they saved"
+    if 2 * passes > stats.passes:
+        return why
+    return f"guesses cost {'about what' if stats.gain > LOSES else 'more than'} they saved"
 
 
 def report_text(stats: Stats, ledger: Ledger | None, columns: int) -> str:
