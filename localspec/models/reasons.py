@@ -120,7 +120,7 @@ def _draft(found: Plan, asked: Asked, draft: Draft) -> str:
 
 def _guessing(found: Plan, asked: Asked) -> str:
     if found.sources:
-        return "Repetitions are always guessed from the text: that takes no memory."
+        return "Guessing repetitions from the text takes no memory."
     if not asked.wishes.draft:
         return "Nothing is guessed: --draft none."
     return f"Nothing is guessed: the state of a {found.target.recurrence} model cannot be taken back."
