@@ -96,14 +96,11 @@ class Drafting:
 
     def _guess(self, costly: Costly, now: Now, unseen: int, started: float) -> Made:
         """Guesses while another one pays; what a free source says is read along."""
-        made, asking, widest = (
-            Made(reading=costly.cost.reading(unseen)),
-            costly.asking,
-            now.passes.widest(now.room),
-        )
-        line, tokens, guess_takes = made.line, made.tokens, costly.cost.guess
-        safe = -math.inf if self.drawn else now.left - now.passes.most  # seconds after which to look closer
+        asking, widest, guess_takes = costly.asking, now.passes.widest(now.room), costly.cost.guess
         assert asking
+        made = Made(costly.cost.reading(unseen))
+        line, tokens = made.line, made.tokens
+        safe = -math.inf if self.drawn else now.left - now.passes.most  # seconds after which to look closer
         if now.said:
             made.teller, made.tail = now.said[0]
 
@@ -148,6 +145,7 @@ class Drafting:
 
     def _peek_behind(self, made: Made, widest: int) -> None:
         """Ask the first free source what it would guess behind what was made, if it can tell."""
-        room = min(widest - 1 - len(made.tokens), TAIL)
-        made.tail = self._peek(made.tokens, room) if self._peek and room > 0 else NOTHING
+        room, made.tail = widest - 1 - len(made.tokens), NOTHING
+        if self._peek and room > 0:
+            made.tail = self._peek(made.tokens, room if room < TAIL else TAIL)
         made.teller = self.free[0] if made.tail.tokens else None

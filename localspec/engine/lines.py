@@ -68,39 +68,42 @@ class Passes:
         return here[1], self.wider[place + (here[0] == size) :]
 
 
-@dataclass(slots=True)
 class Line:
     """Guesses from the first on. `reach[k]`: the chance that the first k are right; `gain[k]`: how many of
     them are expected to be. `parts`: who guessed, and how many guesses come before theirs."""
 
-    proposal: Proposal = field(default_factory=Proposal)
-    reach: list[float] = field(default_factory=lambda: [1.0])
-    gain: list[float] = field(default_factory=lambda: [0.0])
-    parts: list[tuple[str, int]] = field(default_factory=list)
+    __slots__ = ("gain", "parts", "proposal", "reach")
+
+    def __init__(self) -> None:
+        self.proposal = Proposal()
+        self.reach, self.gain = [1.0], [0.0]
+        self.parts: list[tuple[str, int]] = []
 
     def __len__(self) -> int:
         return len(self.gain) - 1
 
     def add(self, name: str, proposal: Proposal, rates: Iterable[float]) -> None:
         """Put the guesses of `proposal` behind the line, while they have any chance; `rates`: of each."""
-        before, chance, gain = len(self), self.reach[-1], self.gain[-1]
+        reach, gains = self.reach, self.gain
+        before, chance, gain = len(gains) - 1, reach[-1], gains[-1]
         if chance < HOPELESS:
             return
         for rate in rates:
             chance *= rate
             gain += chance
-            self.reach.append(chance)
-            self.gain.append(gain)
+            reach.append(chance)
+            gains.append(gain)
             if chance < HOPELESS:
                 break
-        if new := len(self) - before:
+        if new := len(gains) - 1 - before:
             more = cut(proposal, new)
             self.proposal = joined(self.proposal, more) if before else more
             self.parts.append((name, before))
 
     def name(self, length: int) -> str:
         """Who made its first `length` guesses, in order: "ngram", "draft+ngram"."""
-        return "+".join([name for name, before in self.parts if before < length])
+        parts = self.parts
+        return parts[0][0] if len(parts) == 1 else "+".join([name for name, at in parts if at < length])
 
 
 EMPTY = Line()
@@ -114,7 +117,7 @@ class Pick:
     """
 
     value: float
-    line: Line = field(default_factory=lambda: EMPTY)
+    line: Line = EMPTY
     kept: int = 0
     width: int = 1
 
@@ -127,7 +130,11 @@ def best_pick(lines: Sequence[Line], passes: Passes, room: int, left: float, lea
     that much more: the passes that follow will be as quick.
     Example: a plain pass for 1 token, one over 2 for 1.6, a line with gain [0, 0.5]: 1 + 0.5 - 1.6 = -0.1.
     """
-    seen = [(line, line.gain, len(line.gain) - 1, 1 + line.gain[-1], _wrong(line)) for line in lines]
+    seen = []
+    for line in lines:
+        gain = line.gain
+        longest = len(gain) - 1
+        seen.append((line, gain, longest, 1 + gain[-1], 1 - gain[min(1, longest)] - FIRST_WRONG))
     worth = 1.0  # what time is worth against the rate of late
     for _, gain, longest, whole, wrong in seen:
         for width, usual, _, risk in passes.wider:
@@ -147,7 +154,7 @@ def best_pick(lines: Sequence[Line], passes: Passes, room: int, left: float, lea
             value = 1 + gain[width - 1] - price if width <= longest else whole - price
             if value > best and loss <= left:
                 best, chosen, size, spent = value, line, width, cost
-    return Pick(best + (worth - 1) * spent, chosen, min(size - 1, len(chosen)), size)
+    return Pick(best + (worth - 1) * spent, chosen, min(size, len(chosen.gain)) - 1, size)
 
 
 def cut(proposal: Proposal, length: int) -> Proposal:
@@ -156,8 +163,3 @@ def cut(proposal: Proposal, length: int) -> Proposal:
         return proposal
     dists = None if proposal.dists is None else proposal.dists[:length]
     return Proposal(proposal.tokens[:length], proposal.confidence[:length], dists)
-
-
-def _wrong(line: Line) -> float:
-    """How often its first guess is wrong, beyond FIRST_WRONG."""
-    return 1 - line.gain[min(1, len(line))] - FIRST_WRONG

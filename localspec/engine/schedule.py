@@ -137,7 +137,8 @@ class Scheduler:
         self._dull += 1
         if self._dear_look and self._dull > DULL and self._dull % (4 if self._dull < VERY_DULL else 8):
             return Attempt(why=self._why)
-        self._catch_up()
+        if self._unlearnt:
+            self._catch_up()
         plain = self.costs.plain(len(context) - 1)
         self._dear_look = self._looking > CHEAP_LOOK * plain
         left = (self._ledger.allowance - self._ledger.balance) * plain - self._looking
@@ -257,12 +258,12 @@ class Scheduler:
         """What a step took and emitted, whoever guessed."""
         if self.costs.observe(step.width, n_cached, step.seconds_verify + step.seconds_host):
             self._passes.lasts = 0
-        tokens = len(step.tokens)
+        tokens, seconds = len(step.tokens), step.seconds
         plain = self.costs.plain(n_cached)
         # What a plain pass takes, plain decoding would have paid too: only looking for guesses is extra.
-        self._ledger.add(1 + step.seconds_draft / plain if step.width == 1 else step.seconds / plain, tokens)
+        self._ledger.add(1 + step.seconds_draft / plain if step.width == 1 else seconds / plain, tokens)
         for rate in self._rates:
-            rate.add(tokens, step.seconds)
+            rate.add(tokens, seconds)
         self._turn += tokens
         self._until_plain -= 1
         if step.width == 1:

@@ -111,10 +111,10 @@ class Costly:
         kinds = made.kinds
         if said.tokens and kinds:
             self.tables["agrees"].learn(said.confidence[0], kinds[0] == AGREED)
-        right = judged = 0
+        right, judged, tables = 0, 0, self.tables
         for guess, believed, kind, token in zip(made.tokens, made.believed, kinds, emitted, strict=False):
             judged += 1
-            self.tables[kind].learn(believed, guess == token)
+            tables[kind].learn(believed, guess == token)
             if guess != token:
                 break
             right += 1
@@ -125,7 +125,6 @@ class Costly:
                 self.asking = None
 
 
-@dataclass(slots=True)
 class Made:
     """A draft in the making. `tokens`, `confidence`, `dists`: of the guesses; `kinds`: what a free source
     said of each, `believed`: their confidence in view of that; `line`: what they are worth; `tail`: what a
@@ -133,17 +132,20 @@ class Made:
     passes so far; `reading`: seconds that all reading is expected to take.
     """
 
-    tokens: list[int] = field(default_factory=list)
-    confidence: list[float] = field(default_factory=list)
-    dists: list[Dist] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)
-    believed: list[float] = field(default_factory=list)
-    line: Line = field(default_factory=Line)
-    tail: Proposal = NOTHING
-    teller: Free | None = None
-    ahead: int = 0
-    reading: float = 0.0
-    saved: int = 0
+    __slots__ = (
+        *("ahead", "believed", "confidence", "dists", "kinds", "line", "reading", "saved", "tail", "teller"),
+        "tokens",
+    )
+
+    def __init__(self, reading: float) -> None:
+        self.tokens: list[int] = []
+        self.confidence: list[float] = []
+        self.dists: list[Dist] = []
+        self.kinds: list[str] = []
+        self.believed: list[float] = []
+        self.line, self.tail = Line(), NOTHING
+        self.teller: Free | None = None
+        self.reading, self.ahead, self.saved = reading, 0, 0
 
     def add(self, guess: Guess, costly: Costly) -> str:
         """One more guess of `costly`; what the free source says of it."""
@@ -174,7 +176,8 @@ class Made:
 class Asking:
     """What asking a costly source is worth, in tokens, for as long as `passes` holds.
 
-    Lines of a free source that begin with the same confidence are taken for alike. `drawn` as in Scheduler.
+    `size`: tokens of the pass that a usual draft is best checked in. Lines of a free source that begin with
+    the same confidence are taken for alike. `drawn` as in Scheduler.
     """
 
     def __init__(self, costly: Costly, passes: Passes, *, drawn: bool) -> None:
@@ -183,10 +186,10 @@ class Asking:
         self.mean = costly.outlook.mean()
         # Ways to go on once the first guess is there: how wide a pass, and what it costs with its guesses.
         ways = [(width, price + self.guess * (width - 2)) for width, price, _, _ in passes.wider]
-        self.size = max(ways, key=lambda way: self.mean[way[0] - 1] - way[1])[0]
+        usual, self.size = max((self.mean[width - 1] - cost, width) for width, cost in ways)
         self.perfect = max(width - cost for width, cost in ways) - self.guess  # were all guesses right
         if drawn:
-            self.alone = max(1 + self.mean[width - 1] - cost for width, cost in ways)
+            self.alone = 1 + usual
         else:
             self.alone = costly.outlook.best([(1, passes.plain), *ways])
         self._beside: dict[tuple[str, float, int], float] = {}
@@ -194,7 +197,7 @@ class Asking:
     def beside(self, line: Line, otherwise: float) -> float:
         """What it is worth where a free source guesses `line` and the step is worth `otherwise` without."""
         confidence = line.proposal.confidence[0]
-        key = line.parts[0][0], confidence, len(line)
+        key = line.parts[0][0], confidence, len(line.gain)
         if key not in self._beside:
             agree = self.costly.agreement(confidence)
             confirmed = max(self._confirmed(line), otherwise)
@@ -223,7 +226,8 @@ class Asking:
     def goes_on(self, line: Line, confidence: float) -> bool:
         """Whether one more guess pays behind those of `line`. `confidence`: of the last one."""
         reach, size = line.reach[-1], len(line.gain)
-        usual = min(self.costly.outlook.after(confidence), ALMOST)
+        usual = self.costly.outlook.after(confidence)
+        usual = min(usual, ALMOST)
         expected, ahead, done, whole = 0.0, reach, 0, reach * usual / (1 - usual)
         here, wider = self._beyond(line)
         for width, price, _, _ in wider:
@@ -242,11 +246,10 @@ class Asking:
     def checks(self, line: Line, tail: Proposal, free: Free) -> bool:
         """The same where `free` knows how to go on, with `tail`: one more guess is a check of that."""
         reach, size = line.reach[-1], len(line.gain)
-        right, guess, mean = free.chances.rate(tail.confidence[0]), self.guess, self.mean
-        missed = SECOND * reach
+        gain = [0.0, *accumulate(accumulate(free.chances.rates(tail.confidence), mul))]
+        right, guess, mean, missed = gain[1], self.guess, self.mean, SECOND * reach
         if (1 - right) * missed * mean[-1] <= guess:  # it could not gain enough
             return False
-        gain = [0.0, *accumulate(accumulate(free.chances.rates(tail.confidence), mul))]
         confirmed, longest = CONFIRMED * reach / right, len(gain) - 1
         stop = agreed = contradicted = 0.0  # what further guesses come to at best, and after which answer
         here, wider = self._beyond(line)
