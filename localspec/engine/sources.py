@@ -246,7 +246,7 @@ class Asking:
     def checks(self, line: Line, tail: Proposal, free: Free) -> bool:
         """The same where `free` knows how to go on, with `tail`: one more guess is a check of that."""
         reach, size = line.reach[-1], len(line.gain)
-        gain = [0.0, *accumulate(accumulate(free.chances.rates(tail.confidence), mul))]
+        gain: list[float] = [0.0, *accumulate(accumulate(free.chances.rates(tail.confidence), mul))]
         right, guess, mean, missed = gain[1], self.guess, self.mean, SECOND * reach
         if (1 - right) * missed * mean[-1] <= guess:  # it could not gain enough
             return False
