@@ -646,7 +646,7 @@ def test_reasons_give_the_numbers() -> None:
         "4096 tokens instead of 8192",
         "Q8_0, with flash attention: 0.5 GiB, in F16 1.0 GiB",
         "does not fit beside the model",
-        "that takes no memory",
+        "repetitions from the text takes no memory",
     ):
         assert part in text, part
     assert all(why.endswith(".") and why.count(". ") == 0 for why in found.why)
