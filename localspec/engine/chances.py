@@ -50,11 +50,6 @@ class _Memo(dict[float, float]):
         return value
 
 
-def bin_of(confidence: float) -> int:
-    """The bin it falls into."""
-    return bisect_right(EDGES, confidence)
-
-
 class Chances:
     """The calibration of one source on one target.
 
@@ -167,7 +162,7 @@ class Outlook:
 
     def learn(self, confidence: Sequence[float], right: int, judged: int) -> None:
         """A draft was judged: the first `right` of `judged` guesses were right."""
-        self._shares[bin_of(confidence[0])] += self._weight
+        self._shares[bisect_right(EDGES, confidence[0])] += self._weight
         self._weight *= TRUST_SHARES / (TRUST_SHARES - 1)  # what is newer counts more
         for j in range(1, judged):
             i = bisect_right(EDGES, confidence[j - 1])

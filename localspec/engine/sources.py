@@ -226,8 +226,7 @@ class Asking:
     def goes_on(self, line: Line, confidence: float) -> bool:
         """Whether one more guess pays behind those of `line`. `confidence`: of the last one."""
         reach, size = line.reach[-1], len(line.gain)
-        usual = self.costly.outlook.after(confidence)
-        usual = min(usual, ALMOST)
+        usual = min(self.costly.outlook.after(confidence), ALMOST)
         expected, ahead, done, whole = 0.0, reach, 0, reach * usual / (1 - usual)
         here, wider = self._beyond(line)
         for width, price, _, _ in wider:
