@@ -317,7 +317,7 @@ def test_a_bench_takes_the_scheduler_apart(bench: Bench, draft_path: Path) -> No
     assert made.known == KNOWN
     assert made.draft
     assert (made.draft.prior, made.draft.seconds_load) == (0.6, 0.25)
-    assert made.draft.cost.seconds(2, 5) == cost.seconds(2, 5) > 6.0
+    assert made.draft.cost.reading(5) == cost.reading(5) > 0
     again = made.draft.load()
     assert (again.path, again is draft) == (draft_path, False)
     again.close()

@@ -276,13 +276,12 @@ def test_the_first_plain_pass_of_a_session_corrects_a_plain_pass_remembered_wron
 PASSES = {1: 2.0, 2: 3.0, 4: 2.8, 8: 6.0}
 
 
-def test_draft_cost_counts_guesses_and_what_must_be_read_first() -> None:
+def test_draft_cost_counts_what_must_be_read_first() -> None:
     """A pass over so many tokens takes as many guesses as one of the target takes plain passes."""
     cost = DraftCost(0.3, PASSES)
-    assert cost.seconds(3, 1) == pytest.approx(0.9)
-    assert cost.seconds(3, 2) == pytest.approx(0.9 + 0.5 * 0.3)
-    assert cost.seconds(3, 5) == cost.seconds(3, 8) == pytest.approx(0.9 + 2.0 * 0.3)
-    assert cost.seconds(0, 0) == 0.0
+    assert cost.reading(0) == cost.reading(1) == 0.0
+    assert cost.reading(2) == pytest.approx(0.5 * 0.3)
+    assert cost.reading(5) == cost.reading(8) == pytest.approx(2.0 * 0.3)
     assert cost.reading(80) == pytest.approx((3.0 * 10 - 1) * 0.3)  # beyond the widest: the same a token
 
 

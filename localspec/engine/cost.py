@@ -219,10 +219,6 @@ class DraftCost:
             return self._dearer * more[max(0, unseen - 1)]
         return self._dearer * ((1 + more[-1]) * unseen / len(more) - 1)
 
-    def seconds(self, guesses: int, unseen: int) -> float:
-        """Of `guesses` guesses after reading `unseen` tokens."""
-        return guesses * self.guess + self.reading(unseen)
-
     def observe(self, guesses: int, reading: float, seconds: float) -> None:
         """Learn from a draft that made `guesses` passes; `reading`: what it was expected to read for."""
         guessing = guesses * self.guess

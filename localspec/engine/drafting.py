@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from localspec.engine.cost import PassCosts
-from localspec.engine.lines import Line, Passes, Pick, best_pick
-from localspec.engine.sources import AGREED, NOTHING, PROBE_LATEST, Asking, Costly, Free, Made
+from localspec.engine.lines import NOTHING, Line, Passes, Pick, best_pick
+from localspec.engine.sources import AGREED, PROBE_LATEST, Asking, Costly, Free, Made
 from localspec.engine.types import Proposal
 
 BEHIND = 2
 """Unseen tokens that a draft leaves of which all was right."""
-LIKELY = 0.5
-"""Where a free source knows how to go on it is asked at every second guess whether to, while all are this
+LIKELY = 0.6
+"""Where a free source knows how to go on it is asked at every third guess whether to, while all are this
 likely to be right."""
 TAIL = 15
 """Guesses of a free source looked at behind those of a costly one."""
@@ -57,23 +57,25 @@ class Drafting:
         asking = costly.asking
         if asking is None or asking.passes is not now.passes:
             asking = costly.asking = Asking(costly, now.passes, drawn=self.drawn)
-        gain = (asking.beside(now.lines[0], pick.value) if now.lines else asking.alone) - pick.value
-        if gain <= asking.guess and costly.idle < costly.probe_after:
+        pays = asking.pays(now.lines, pick.value)
+        if not pays and costly.idle < costly.probe_after:
             return None
         unseen = costly.drafter.unseen(now.context)
-        repays = asking.perfect - now.passes.rate * costly.cost.reading(unseen) > pick.value
+        guess, reading = costly.cost.guess, costly.cost.reading(unseen)
+        repays = asking.perfect - now.passes.rate * reading > pick.value
         if not repays and costly.idle < PROBE_LATEST:  # only to see whether its price is still what it was
             return None
         # What was read after a pause is lost unless enough is left for a whole draft and its check.
         size = asking.size if unseen > BEHIND else 2
-        if costly.cost.seconds(size - 1, unseen) + self._loss(now, size) > now.left:
+        if (size - 1) * guess + reading + self._loss(now, size) > now.left:
             return None
-        return self._compute(costly, now, unseen) if gain > asking.guess or costly.probe_is_due() else None
+        made = Made(reading)
+        return self._compute(costly, now, unseen, made) if pays or costly.probe_is_due() else None
 
-    def _compute(self, costly: Costly, now: Now, unseen: int) -> tuple[Pick, Made]:
-        """Its guesses. `unseen`: tokens that it reads first."""
+    def _compute(self, costly: Costly, now: Now, unseen: int, made: Made) -> tuple[Pick, Made]:
+        """Its guesses, into `made`. `unseen`: tokens that it reads first."""
         started = self.clock()
-        made = self._guess(costly, now, unseen, started)
+        self._guess(costly, now, unseen, made, started)
         spent = self.clock() - started
         costly.cost.observe(len(made.tokens) - made.saved, made.reading, spent)
         costly.idle = 0
@@ -94,11 +96,10 @@ class Drafting:
             return Pick(1 - now.passes.plain)
         return pick
 
-    def _guess(self, costly: Costly, now: Now, unseen: int, started: float) -> Made:
+    def _guess(self, costly: Costly, now: Now, unseen: int, made: Made, started: float) -> None:
         """Guesses while another one pays; what a free source says is read along."""
         asking, widest, guess_takes = costly.asking, now.passes.widest(now.room), costly.cost.guess
         assert asking
-        made = Made(costly.cost.reading(unseen))
         line, tokens = made.line, made.tokens
         safe = -math.inf if self.drawn else now.left - now.passes.most  # seconds after which to look closer
         if now.said:
@@ -130,11 +131,10 @@ class Drafting:
                 made.ahead, made.saved = made.ahead - 1, made.saved + 1
             elif made.teller and made.tail.tokens:
                 reach = line.reach[-1]
-                if (size % 2 == 0 or reach < LIKELY) and not asking.checks(line, made.tail, made.teller):
+                if (size % 3 == 0 or reach < LIKELY) and not asking.checks(line, made.tail, made.teller):
                     break
             elif not asking.goes_on(line, guess.confidence):
                 break
-        return made
 
     def _loss(self, now: Now, size: int) -> float:
         """Seconds beyond a plain pass that one over `size` tokens may take; as things stand now, where the

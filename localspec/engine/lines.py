@@ -18,6 +18,11 @@ FIRST_WRONG = 0.3
 """How often the first guess is wrong, where that is not known."""
 HOPELESS = 0.05
 """Chance below which further guesses of a line are not looked at."""
+NOTHING = Proposal()
+
+
+Priced = tuple[int, float, float, float]
+"""A pass: width, price, seconds beyond a plain pass that it may take, risk."""
 
 
 @dataclass(slots=True)
@@ -25,16 +30,16 @@ class Passes:
     """The passes to choose from, with prices that hold for a few steps.
 
     `rate`: tokens a second; `plain`: what a pass over one token costs, in tokens at that rate; `wider`: the
-    others that may be chosen, as (width, price, seconds beyond a plain pass that it may take, risk),
-    ascending. The risk is what a price is higher by if nothing turns out right; the share FIRST_WRONG of it
-    is in there. `left`, `room`: seconds that might be lost, and guesses there was room for, when they were
-    priced; `cheapest`: seconds of the cheapest pass that holds a guess, whether or not it may be chosen, or
-    0; `lasts`: steps for which this still holds; `most`: seconds beyond a plain pass that any may take.
+    others that may be chosen, ascending. The risk is what a price is higher by if nothing turns out right;
+    the share FIRST_WRONG of it is in there. `left`, `room`: seconds that might be lost, and guesses there was
+    room for, when they were priced; `cheapest`: seconds of the cheapest pass that holds a guess, whether or
+    not it may be chosen, or 0; `lasts`: steps for which this still holds; `most`: seconds beyond a plain pass
+    that any may take.
     """
 
     rate: float = 0.0
     plain: float = 0.0
-    wider: list[tuple[int, float, float, float]] = field(default_factory=list)
+    wider: list[Priced] = field(default_factory=list)
     left: float = 0.0
     room: int = 0
     cheapest: float = 0.0
@@ -51,6 +56,13 @@ class Passes:
         place = bisect_right(self._widths, room + 1)
         return self._widths[place - 1] if place else 1
 
+    def for_line(self, size: int, room: int) -> list[Priced]:
+        """Those worth looking at for `size` tokens, where there is room for `room` guesses: descending, from
+        the narrowest that holds them all."""
+        widths = self._widths
+        most = min(bisect_left(widths, size) + 1, bisect_right(widths, room + 1))
+        return self.wider[most - 1 :: -1] if most else []
+
     def holding(self, size: int) -> int:
         """Width of the pass that would take `size` tokens."""
         place = bisect_left(self._widths, size)
@@ -61,11 +73,12 @@ class Passes:
         place = bisect_left(self._widths, size)
         return self.wider[place][2] if place < len(self._widths) else math.inf
 
-    def beyond(self, size: int) -> tuple[float, list[tuple[int, float, float, float]]]:
-        """Price of the pass that would take `size` tokens, and those that take more, ascending."""
-        place = bisect_left(self._widths, size)
-        here = self.wider[place]
-        return here[1], self.wider[place + (here[0] == size) :]
+    def beyond(self, size: int, dropped: float) -> tuple[float, list[Priced]]:
+        """What it costs to stop at `size` tokens, by a pass or, if that is less, by dropping them for
+        `dropped`; and the passes that take more, ascending."""
+        place, wider = bisect_left(self._widths, size), self.wider
+        width, price, _, _ = wider[place]
+        return price if price < dropped else dropped, wider[place + (width == size) :]
 
 
 class Line:
@@ -75,7 +88,7 @@ class Line:
     __slots__ = ("gain", "parts", "proposal", "reach")
 
     def __init__(self) -> None:
-        self.proposal = Proposal()
+        self.proposal = NOTHING
         self.reach, self.gain = [1.0], [0.0]
         self.parts: list[tuple[str, int]] = []
 
@@ -130,30 +143,31 @@ def best_pick(lines: Sequence[Line], passes: Passes, room: int, left: float, lea
     that much more: the passes that follow will be as quick.
     Example: a plain pass for 1 token, one over 2 for 1.6, a line with gain [0, 0.5]: 1 + 0.5 - 1.6 = -0.1.
     """
-    seen = []
+    worth, seen = 1.0, []  # what time is worth against the rate of late
     for line in lines:
         gain = line.gain
-        longest = len(gain) - 1
-        seen.append((line, gain, longest, 1 + gain[-1], 1 - gain[min(1, longest)] - FIRST_WRONG))
-    worth = 1.0  # what time is worth against the rate of late
-    for _, gain, longest, whole, wrong in seen:
-        for width, usual, _, risk in passes.wider:
-            cost = usual + risk * wrong
-            if width > room + 1 or whole <= worth * cost:  # nor can any wider one be quicker
+        wrong = 1 - gain[min(1, len(gain) - 1)] - FIRST_WRONG
+        fitting = passes.for_line(len(gain), room)
+        if not fitting:
+            continue
+        _, usual, _, risk = fitting[-1]
+        cheapest = usual + risk * wrong
+        seen.append((line, gain, wrong, cheapest, fitting))
+        for width, usual, _, risk in fitting:
+            tokens = 1 + (gain[width - 1] if width <= len(gain) else gain[-1])
+            if tokens <= worth * cheapest:  # nor can any narrower one be quicker
                 break
-            tokens = 1 + gain[width - 1] if width <= longest else whole
-            if tokens > worth * cost:
+            if tokens > worth * (cost := usual + risk * wrong):
                 worth = tokens / cost
     best, chosen, size, spent = 1 - worth * passes.plain + least, EMPTY, 1, passes.plain
-    for line, gain, longest, whole, wrong in seen:
-        for width, usual, loss, risk in passes.wider:
-            cost = usual + risk * wrong
-            price = worth * cost
-            if width > room + 1 or whole - price <= best:  # nor can any wider one be better
+    for line, gain, wrong, cheapest, fitting in seen:
+        for width, usual, loss, risk in fitting:
+            tokens = 1 + (gain[width - 1] if width <= len(gain) else gain[-1])
+            if tokens - worth * cheapest <= best:  # nor can any narrower one be better
                 break
-            value = 1 + gain[width - 1] - price if width <= longest else whole - price
-            if value > best and loss <= left:
-                best, chosen, size, spent = value, line, width, cost
+            cost = usual + risk * wrong
+            if tokens - worth * cost > best and loss <= left:
+                best, chosen, size, spent = tokens - worth * cost, line, width, cost
     return Pick(best + (worth - 1) * spent, chosen, min(size, len(chosen.gain)) - 1, size)
 
 

@@ -15,8 +15,8 @@ from localspec.engine.cost import PassCosts
 from localspec.engine.drafting import Drafting, Now
 from localspec.engine.generate import MOST_GUESSES
 from localspec.engine.ledger import SHARE, Ledger
-from localspec.engine.lines import FIRST_WRONG, Line, Passes, cut
-from localspec.engine.sources import NOTHING, Costly, Free, Made
+from localspec.engine.lines import FIRST_WRONG, NOTHING, Line, Passes, cut
+from localspec.engine.sources import Costly, Free, Made
 from localspec.engine.types import Attempt, Proposal, Step
 
 HORIZONS = 0.995, 0.9

@@ -7,14 +7,16 @@ it is about to say will probably pay; its guesses are believed more where a free
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from operator import mul, sub
 
 from localspec.engine.chances import Chances, Outlook
 from localspec.engine.cost import DraftCost
-from localspec.engine.lines import Line, Passes
+from localspec.engine.lines import NOTHING, Line, Passes
 from localspec.engine.types import Dist, Drafter, Guess, Proposal, Sequential
 
 PROBE_AFTER, PROBE_LATEST = 24, 512
@@ -33,7 +35,6 @@ CONFIRMED = 0.97
 SECOND = 0.75
 """How well a costly source does, against its usual, where a free one is wrong."""
 ALMOST = 0.999
-NOTHING = Proposal()
 READ_ALONG = 2.0
 """How much cheaper it must be to read a guess of another source along than to make it."""
 UNLIKELY = 0.05
@@ -150,21 +151,21 @@ class Made:
     def add(self, guess: Guess, costly: Costly) -> str:
         """One more guess of `costly`; what the free source says of it."""
         token, confidence, dist = guess
-        tail, line, kind = self.tail, self.line, ALONE
+        tail, reach, gain, kind = self.tail, self.line.reach, self.line.gain, ALONE
         if tail.tokens:
             kind = CONTRADICTED
             if tail.tokens[0] == token:
                 kind = AGREED
                 self.tail = Proposal(tail.tokens[1:], tail.confidence[1:])
+        base, share = BELIEVED[kind]
+        believed = base + share * confidence
+        chance = reach[-1] * costly.tables[kind].rate(believed)
         self.tokens.append(token)
         self.confidence.append(confidence)
         self.kinds.append(kind)
-        base, share = BELIEVED[kind]
-        believed = base + share * confidence
         self.believed.append(believed)
-        chance = line.reach[-1] * costly.tables[kind].rate(believed)
-        line.reach.append(chance)
-        line.gain.append(line.gain[-1] + chance)
+        reach.append(chance)
+        gain.append(gain[-1] + chance)
         if dist is not None:
             self.dists.append(dist)
         return kind
@@ -176,33 +177,51 @@ class Made:
 class Asking:
     """What asking a costly source is worth, in tokens, for as long as `passes` holds.
 
-    `size`: tokens of the pass that a usual draft is best checked in. Lines of a free source that begin with
-    the same confidence are taken for alike. `drawn` as in Scheduler.
+    `least`: if it is decided beforehand how much it guesses, best in a pass of `size` tokens; `perfect`: were
+    all guesses right, the first one paid; `guess`: what one takes; `mean`: as of Outlook. Lines of a free
+    source that begin with the same confidence are taken for alike. `drawn` as in Scheduler.
     """
 
     def __init__(self, costly: Costly, passes: Passes, *, drawn: bool) -> None:
         self.costly, self.passes, self.drawn = costly, passes, drawn
-        self.guess = passes.rate * costly.cost.guess
-        self.mean = costly.outlook.mean()
-        # Ways to go on once the first guess is there: how wide a pass, and what it costs with its guesses.
-        ways = [(width, price + self.guess * (width - 2)) for width, price, _, _ in passes.wider]
-        usual, self.size = max((self.mean[width - 1] - cost, width) for width, cost in ways)
-        self.perfect = max(width - cost for width, cost in ways) - self.guess  # were all guesses right
-        if drawn:
-            self.alone = 1 + usual
-        else:
-            self.alone = costly.outlook.best([(1, passes.plain), *ways])
-        self._beside: dict[tuple[str, float, int], float] = {}
+        self.guess = guess = passes.rate * costly.cost.guess
+        self.mean = mean = costly.outlook.mean()
+        usual = perfect = -math.inf
+        for width, price, _, _ in passes.wider:
+            value = mean[width - 1] - price - guess * (width - 2)
+            if value >= usual:
+                usual, self.size = value, width
+            perfect = max(perfect, value + width - mean[width - 1])
+        self.perfect = perfect - guess
+        self.least = 1 + usual
+        self._plain = math.inf if drawn else passes.plain  # what it costs to drop all guesses, but for these
+        self._lines: dict[tuple[str, float, int], tuple[float, float]] = {}
 
-    def beside(self, line: Line, otherwise: float) -> float:
-        """What it is worth where a free source guesses `line` and the step is worth `otherwise` without."""
+    @cached_property
+    def alone(self) -> float:
+        """What it is worth where no free source guesses: `least`, and more if the first guess may decide what
+        is done next."""
+        if self.drawn:
+            return self.least
+        ways = [(width, price + self.guess * (width - 2)) for width, price, _, _ in self.passes.wider]
+        return self.costly.outlook.best([(1, self.passes.plain), *ways])
+
+    def pays(self, lines: Sequence[Line], otherwise: float) -> bool:
+        """Whether asking pays where free sources guess `lines` and the step is worth `otherwise` without."""
+        bar, agree, agreed = otherwise + self.guess, 0.0, 0.0
+        if lines:
+            agree, confirmed = self._told(lines[0])
+            agreed = agree * max(confirmed, otherwise)
+        rest = 1 - agree
+        return agreed + rest * self.least > bar or agreed + rest * self.alone > bar
+
+    def _told(self, line: Line) -> tuple[float, float]:
+        """Chance that it says what a free source says, and what `line`, of that source, is worth then."""
         confidence = line.proposal.confidence[0]
         key = line.parts[0][0], confidence, len(line.gain)
-        if key not in self._beside:
-            agree = self.costly.agreement(confidence)
-            confirmed = max(self._confirmed(line), otherwise)
-            self._beside[key] = agree * confirmed + (1 - agree) * self.alone
-        return self._beside[key]
+        if key not in self._lines:
+            self._lines[key] = self.costly.agreement(confidence), self._confirmed(line)
+        return self._lines[key]
 
     def _confirmed(self, line: Line) -> float:
         """What a line is worth whose first guess this source makes too."""
@@ -228,7 +247,7 @@ class Asking:
         reach, size = line.reach[-1], len(line.gain)
         usual = min(self.costly.outlook.after(confidence), ALMOST)
         expected, ahead, done, whole = 0.0, reach, 0, reach * usual / (1 - usual)
-        here, wider = self._beyond(line)
+        here, wider = self.passes.beyond(size, self._plain + line.gain[-1])
         for width, price, _, _ in wider:
             guesses = width - size
             cost = price - here + self.guess * guesses
@@ -250,8 +269,8 @@ class Asking:
         if (1 - right) * missed * mean[-1] <= guess:  # it could not gain enough
             return False
         confirmed, longest = CONFIRMED * reach / right, len(gain) - 1
-        stop = agreed = contradicted = 0.0  # what further guesses come to at best, and after which answer
-        here, wider = self._beyond(line)
+        here, wider = self.passes.beyond(size, self._plain + line.gain[-1])
+        stop = agreed = 0.0  # what more guesses of `free` come to: at once, and after an answer that agrees
         for width, whole, _, _ in wider:
             guesses, price = width - size, whole - here
             told = gain[guesses] if guesses < longest else gain[-1]
@@ -259,17 +278,19 @@ class Asking:
                 stop = value
             if (value := confirmed * told - price) > agreed:
                 agreed = value
-            if (value := missed * mean[guesses] - price - guess * (guesses - 1)) > contradicted:
-                contradicted = value
-            elif guesses > longest:
+            if guesses >= longest:
                 break
-        return right * agreed + (1 - right) * contradicted - guess > stop
-
-    def _beyond(self, line: Line) -> tuple[float, list[tuple[int, float, float, float]]]:
-        """What stopping here costs, where all guesses may still be dropped, and the passes that hold more."""
-        here, wider = self.passes.beyond(len(line.gain))
-        dropped = self.passes.plain + line.gain[-1]
-        return (here if self.drawn or here < dropped else dropped), wider
+        lacks = stop + guess - right * agreed  # and what own guesses must come to after one that does not
+        if lacks < 0:
+            return True
+        for width, whole, _, _ in wider:
+            guesses = width - size
+            price = whole - here + guess * (guesses - 1)
+            if (1 - right) * (missed * mean[guesses] - price) > lacks:
+                return True
+            if (1 - right) * (missed * mean[-1] - price) <= lacks:
+                return False
+        return False
 
 
 def tables(saved: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Chances]:
