@@ -27,7 +27,7 @@ from localspec.models.pairs import (
     typical_widths,
 )
 from localspec.models.plan import Draft, Host, Plan, Wishes, plan
-from localspec.policy import draft_names
+from localspec.policy import AUTO, draft_names
 
 COPIES = ("q4_0", "q2_k")
 """Kinds of low-bit copies to choose from: the fastest pass on most machines, and the fewest bits."""
@@ -77,11 +77,13 @@ def make_plan(facts: ModelFacts, drafts: Sequence[Draft], settings: Settings, ma
             f"a {settings.kv_type} KV cache needs flash attention",
             "leave --flash-attn at auto, or --kv-type f16",
         )
+    names = draft_names(settings.draft)
     wishes = Wishes(
         n_ctx=settings.ctx,
         gpu_layers=settings.gpu_layers,
         kv_type=settings.kv_type,
-        draft=draft_names(settings.draft) != [],
+        draft=names != [],
+        ngram=AUTO in names or "ngram" in names,
         flash=settings.flash_attn != "off",
     )
     host = Host(machine.memory.free, machine.memory.total)

@@ -11,6 +11,7 @@ from localspec import config, obtain
 from localspec.config import Settings
 from localspec.engine.types import Device
 from localspec.errors import BadModelFile, LocalspecError, ModelNotFound, UsageError
+from localspec.guessers import asked_draft
 from localspec.llama.devices import Memory
 from localspec.loading import Machine, make_plan, self_draft
 from localspec.models import catalog, hub
@@ -19,9 +20,10 @@ from localspec.models.catalog import Entry
 from localspec.models.facts import ModelFacts, read_model
 from localspec.models.find import check_file
 from localspec.models.names import PathRef, shard_names
-from localspec.models.pairs import Candidate, rank_drafts, self_drafts, typical_widths
+from localspec.models.pairs import WORTH_OFFERING, Candidate, rank_drafts, self_drafts, typical_widths
 from localspec.models.plan import Draft, Plan
 from localspec.models.reasons import gib
+from localspec.policy import AUTO, SELF, draft_model, draft_names
 from localspec.ui.terminal import Terminal
 
 
@@ -227,16 +229,30 @@ def _candidate(name: str, facts: ModelFacts) -> Candidate:
     return Candidate(name, facts.n_parameters, facts.weights.active, facts.vocabulary, unfit)
 
 
-def plan_for(known: Known, settings: Settings, vram: str | None) -> Plan:
+def plan_for(known: Known, settings: Settings, vram: str | None, terminal: Terminal) -> Plan:
     """The plan for a model, on this machine or on one with a single GPU of `vram` bytes."""
     machine = with_gpu(config.parse_size(vram, "--vram")) if vram else Machine.here()
-    drafts = candidates(known.path, known.facts, catalog.load()) if known.path else []
-    if known.path and not any(draft.kind == "self" for draft in drafts):
-        copy = self_draft(known.path, known.facts, machine, settings.temp)
+    return make_plan(known.facts, _drafts(known, settings, machine, terminal), settings, machine)
+
+
+def _drafts(known: Known, settings: Settings, machine: Machine, terminal: Terminal) -> list[Draft]:
+    """What may guess besides the text: the draft that is named, or all that is here or could be made."""
+    names, named = draft_names(settings.draft), draft_model(settings.draft)
+    if named:
+        draft = know(named, terminal)
+        if draft.path:
+            return [asked_draft("model", draft.path, known.facts)]
+        return [Draft("model", draft.name, draft.facts, asked=True)]
+    drafts = candidates(known.path, known.facts, catalog.load()) if AUTO in names and known.path else []
+    wanted = SELF in names or (AUTO in names and not any(draft.kind == "self" for draft in drafts))
+    if known.path and wanted:
+        least = 0.0 if SELF in names else WORTH_OFFERING
+        copy = self_draft(known.path, known.facts, machine, settings.temp, least=least)
         if copy:
             offer, facts = copy
-            drafts.append(Draft("self", f"self ({offer.kind})", facts, gain=offer.expected.factor))
-    return make_plan(known.facts, drafts, settings, machine)
+            gain = offer.expected.factor
+            drafts.append(Draft("self", f"self ({offer.kind})", facts, gain=gain, asked=SELF in names))
+    return drafts
 
 
 def with_gpu(bytes_vram: int) -> Machine:

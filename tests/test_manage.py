@@ -132,7 +132,7 @@ def place_in_hf(path: Path) -> Path:
 @pytest.fixture
 def no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """No low-bit copy is worth it, without the half second in which llama.cpp says how big it would be."""
-    monkeypatch.setattr(manage, "self_draft", lambda *_: None)
+    monkeypatch.setattr(manage, "self_draft", lambda *_, **__: None)
 
 
 def make_copy(path: Path, kind: str = "q4_0") -> Path:
@@ -460,10 +460,24 @@ def test_plan_weighs_a_copy_it_could_make(
 ) -> None:
     use(monkeypatch, machine(GIB))
     offer = SelfDraft("q4_0", 4.5, 0.9, Expectation(4, 1.72)), read_model(small)
-    monkeypatch.setattr(manage, "self_draft", lambda *_: offer)
-    told = json.loads(call("plan", tiny_path, "--json").stdout)
-    assert told["sources"] == ["ngram", "self (q4_0)"]
-    assert any("expected 1.7 times" in why for why in told["why"])
+    monkeypatch.setattr(manage, "self_draft", lambda *_, **__: offer)
+    for draft, sources in ("auto", ["ngram"]), ("self", []), ("ngram,self", ["ngram"]):
+        told = json.loads(call("plan", tiny_path, "--draft", draft, "--json").stdout)
+        assert told["sources"] == [*sources, "self (q4_0)"]
+        assert any("expected 1.7 times" in why for why in told["why"])
+    told = json.loads(call("plan", tiny_path, "--draft", "ngram", "--json").stdout)
+    assert told["sources"] == ["ngram"]
+
+
+def test_plan_takes_the_draft_that_is_named(
+    call: Call, tiny_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, machine(GIB))
+    told = json.loads(call("plan", tiny_path, "--draft", small, "--json").stdout)
+    assert told["sources"] == [small.stem]
+    assert any(small.stem in why and "guesses along" in why for why in told["why"])
+    assert "Repetitions are not guessed: --draft names other sources." in told["why"]
+    refused(call("plan", tiny_path, "--draft", "nothing.gguf"), 3, "nothing.gguf")
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def plan(
     ctx: Ctx = None,
     kv_type: KvType = None,
     gpu_layers: GpuLayers = None,
-    draft: Annotated[str | None, option("none: plan without guesses.")] = None,
+    draft: Annotated[str | None, option("What may guess: auto, none, ngram, self or a model.")] = None,
     json: Json = False,
 ) -> None:
     """How a model would run on this machine, and why; nothing is loaded."""
@@ -108,7 +108,7 @@ def plan(
         given = {"ctx": ctx, "kv_type": kv_type, "gpu_layers": gpu_layers, "draft": draft, "model": name}
         settings = config.load(given)
         known = manage.know(settings.model or str(obtain.default_model(terminal, *budget())), terminal)
-        found = manage.plan_for(known, settings, vram)
+        found = manage.plan_for(known, settings, vram, terminal)
         show(terminal, manage.plan_dict(found) if json else found.why, as_json=json)
 
 

@@ -81,12 +81,14 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the user fixed; None (or -1 layers): to be decided. `draft` False: guess nothing."""
+    """What the user fixed; None (or -1 layers): to be decided. `draft` False: guess nothing; `ngram` False:
+    only what is named."""
 
     n_ctx: int | None = None
     gpu_layers: int | None = None
     kv_type: str | None = None
     draft: bool = True
+    ngram: bool = True
     flash: bool = True
 
 
@@ -133,7 +135,7 @@ def plan(
     for rung in _ladder(target, drafts, machine, wishes):
         found = machine.fit(target, rung)
         if found:
-            found = replace(found, sources=_sources(found.draft) if guesses else ())
+            found = replace(found, sources=_sources(found.draft, wishes) if guesses else ())
             gains = {draft.name: gain for draft, gain in drafts}
             asked = Asked(wishes, machine.free, machine.rooms, tuple(candidates), gains)
             return replace(found, why=explain(found, asked))
@@ -151,9 +153,9 @@ def _check(target: ModelFacts, wishes: Wishes) -> None:
         raise UsageError(what, "try --kv-type f16")
 
 
-def _sources(draft: Draft | None) -> tuple[str, ...]:
-    """The n-gram source is always armed: it takes no memory worth counting."""
-    return ("ngram", draft.name) if draft else ("ngram",)
+def _sources(draft: Draft | None, wishes: Wishes) -> tuple[str, ...]:
+    """The n-gram source is always armed if it may be: it takes no memory worth counting."""
+    return (*(["ngram"] if wishes.ngram else []), *([draft.name] if draft else []))
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def _draft(found: Plan, asked: Asked, draft: Draft) -> str:
         return f"{what} is recognised as a head; this version cannot run it yet."
     if not draft.can_run:
         return f"{what} is left out: it is no model that can take back a wrong guess."
-    if not found.sources:
+    if found.target.rollback != "any":
         return f"{what} is left out: nothing can be guessed for this model."
     if gain is None:
         return f"{what} is left out: no gain is expected here."
@@ -119,8 +119,10 @@ def _draft(found: Plan, asked: Asked, draft: Draft) -> str:
 
 
 def _guessing(found: Plan, asked: Asked) -> str:
-    if found.sources:
-        return "Guessing repetitions from the text takes no memory."
     if not asked.wishes.draft:
         return "Nothing is guessed: --draft none."
-    return f"Nothing is guessed: the state of a {found.target.recurrence} model cannot be taken back."
+    if found.target.rollback != "any":
+        return f"Nothing is guessed: the state of a {found.target.recurrence} model cannot be taken back."
+    if not asked.wishes.ngram:
+        return "Repetitions are not guessed: --draft names other sources."
+    return "Guessing repetitions from the text takes no memory."
