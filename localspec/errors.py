@@ -44,6 +44,11 @@ class LocalspecError(Exception):
         self.hint = hint
 
 
+def reason(error: Exception) -> str:
+    """What went wrong, in the system's words without number and name, for messages that name the file."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 class UsageError(LocalspecError):
     exit_status = ExitStatus.USAGE
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from localspec.bench.decode import Prices
 from localspec.engine.generate import WIDEST_PASS
-from localspec.errors import UsageError
+from localspec.errors import UsageError, reason
 
 STILL_MEMORY = 1.3
 """A pass that costs no more than this many single ones waits for the weights, not for the arithmetic."""
@@ -56,7 +56,7 @@ def read_curves(path: str) -> dict[str, Prices]:
         with Path(path).open("rb") as file:
             raw = json.loads(file.read(_BYTES_FILE))
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"cannot read {path}: {error}", _HINT) from error
+        raise UsageError(f"cannot read {path}: {reason(error)}", _HINT) from error
     named = raw.items() if isinstance(raw, dict) else ()
     found = {name: _prices(item, f"{path}: {name}") for name, item in named if not name.startswith("_")}
     if not found:

@@ -28,7 +28,7 @@ from localspec.engine.generate import MOST_GUESSES, WIDEST_PASS, Fixed, Generato
 from localspec.engine.schedule import Scheduler
 from localspec.engine.sources import Free
 from localspec.engine.types import Drafter, Model, Step
-from localspec.errors import UsageError
+from localspec.errors import UsageError, reason
 
 EDIT, NGRAM = "edit", "ngram"
 WALL = "wall"
@@ -122,7 +122,7 @@ def read_pairs(path: str | Path) -> list[Pair]:
         with Path(path).open("rb") as file:
             raw = file.read(BYTES_FILE + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise UsageError(f"cannot read {path}: {error}", "give a file of JSON lines") from error
+        raise UsageError(f"cannot read {path}: {reason(error)}", "give a file of JSON lines") from error
     if len(raw) > BYTES_FILE:
         raise UsageError(f"{path} has more than {BYTES_FILE >> 20} MiB", "give a smaller file")
     found: dict[str, Pair] = {}

@@ -9,6 +9,12 @@ from typing import Any
 from localspec.bench.decode import Measured, Prices
 from localspec.ui import plots
 
+LEGEND = """\
+gain: auto's, as a share of the oracle's. Of perfect: of the speed with guesses that are always right and
+cost nothing. Lost, in percent of auto's time: silent, nothing was guessed where that would have paid; source,
+another one should have; length, too few guesses or too many. Of these, cold_start: what counts from other
+prompts would have saved; ledger: what no bound on losses would have.
+"""
 _CAUSES = ("silent", "source", "length", "cold_start", "ledger")
 
 

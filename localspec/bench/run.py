@@ -242,4 +242,5 @@ def _text(found: Report) -> str:
         differing = sum(not measured.same for measured in outcome.measured)
         if differing:
             parts.append(f"{differing} of {len(outcome.measured)} runs gave another text (near ties)\n")
+    parts.append(f"Speeds are over plain decoding, with the range of 95 %. {picture.LEGEND}")
     return "\n".join(part if part.endswith("\n") else part + "\n" for part in parts)

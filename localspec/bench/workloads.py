@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localspec.errors import UsageError
+from localspec.errors import UsageError, reason
 
 FAMILIES = ("chat", "code", "reasoning", "summary", "rewrite", "mixed")
 
@@ -110,7 +110,7 @@ def _read(path: Path, parse: Callable[[dict[str, Any], int], Prompt], hint: str)
     except _BadLine as error:
         raise UsageError(f"{path}, line {number}: {error}", hint) from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise UsageError(f"cannot read {path}: {_reason(error)}", "give a file of JSON lines") from error
+        raise UsageError(f"cannot read {path}: {reason(error)}", "give a file of JSON lines") from error
     if not prompts:
         raise UsageError(f"{path}, line 1: no prompt in the whole file", hint)
     return prompts
@@ -171,10 +171,6 @@ def _label(value: object, what: str) -> str:
     if label == "all":
         raise _BadLine(f'{what} must not be "all", which stands for all families together')
     return label
-
-
-def _reason(error: Exception) -> str:
-    return error.strerror or "" if isinstance(error, OSError) else str(error)
 
 
 def parse_temps(text: str) -> tuple[float, ...]:

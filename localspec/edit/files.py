@@ -15,7 +15,7 @@ import stat
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from localspec.errors import NotApplied, UsageError
+from localspec.errors import NotApplied, UsageError, reason
 
 LIMIT_BYTES = 10 * 2**20
 """No model rewrites a larger file."""
@@ -189,7 +189,3 @@ def _unreadable(name: str, error: OSError | ValueError) -> UsageError:
     if code == errno.ELOOP:
         return UsageError(f"{name} is a link that leads back to itself", "mend the link")
     return UsageError(f"cannot read {name!r}: {reason(error)}", "check its name and its permissions")
-
-
-def reason(error: OSError | ValueError) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)

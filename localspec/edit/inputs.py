@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import get_args
 
 from localspec.config import is_text
-from localspec.edit.files import LIMIT_BYTES, RawFile, TextFile, read, reason
+from localspec.edit.files import LIMIT_BYTES, RawFile, TextFile, read
 from localspec.edit.output import existing
 from localspec.edit.parts import Task
 from localspec.edit.request import Format, Source
-from localspec.errors import UsageError
+from localspec.errors import UsageError, reason
 from localspec.ui.keys import Keys
 from localspec.ui.terminal import Terminal, read_stdin
 

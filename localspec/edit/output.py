@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from localspec.edit.diff import hunks, unified
-from localspec.edit.files import RawFile, TextFile, read_raw, reason
+from localspec.edit.files import RawFile, TextFile, read_raw
 from localspec.edit.undo import Entry, write
 from localspec.edit.writing import overwrite, temporary_name
-from localspec.errors import FileChanged, LocalspecError, UsageError
+from localspec.errors import FileChanged, LocalspecError, UsageError, reason
 from localspec.ui.diff import render
 from localspec.ui.terminal import Terminal
 

@@ -21,9 +21,9 @@ from itertools import zip_longest
 from pathlib import Path
 
 from localspec import config
-from localspec.edit.files import RawFile, read_raw, reason
+from localspec.edit.files import RawFile, read_raw
 from localspec.edit.writing import overwrite, private_folder, replace, stale, temporary_name
-from localspec.errors import FileChanged, LocalspecError, UsageError
+from localspec.errors import FileChanged, LocalspecError, UsageError, reason
 
 MOST_BYTES = 200 * 10**6
 MOST_EDITS = 1000

@@ -23,8 +23,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from localspec import config
-from localspec.edit.files import RawFile, read_raw, reason
-from localspec.errors import FileChanged, LocalspecError, UsageError
+from localspec.edit.files import RawFile, read_raw
+from localspec.errors import FileChanged, LocalspecError, UsageError, reason
 
 LOCK_SECONDS = 2.0
 """How long another localspec that writes the same file is waited for."""
