@@ -16,7 +16,7 @@ from select import select
 
 import pytest
 
-from localspec.ui.keys import ENTER, Keys, keyboard
+from localspec.ui.keys import ENTER, Keys, hushed, keyboard
 
 
 @pytest.fixture
@@ -114,6 +114,18 @@ def test_the_terminal_is_restored_when_it_hangs_up(terminal: tuple[int, int]) ->
     assert left.value.code == 128 + signal.SIGHUP
     assert termios.tcgetattr(slave) == before
     assert [signal.getsignal(number) for number in SIGNALS] == handlers
+
+
+def test_a_terminal_that_has_gone_is_left_alone() -> None:
+    master, slave = pty.openpty()
+    os.close(master)
+    with pytest.raises(termios.error):
+        termios.tcgetattr(slave)
+    keys = Keys(slave)
+    with hushed(slave):
+        keys.forget()
+    assert keys.key() is None
+    os.close(slave)
 
 
 def test_back_from_a_stop_keys_count_at_once_again(terminal: tuple[int, int]) -> None:

@@ -66,7 +66,8 @@ class Keys:
         else:
             import termios
 
-            termios.tcflush(self.fd, termios.TCIFLUSH)
+            with suppress(termios.error):  # the terminal has gone
+                termios.tcflush(self.fd, termios.TCIFLUSH)
 
 
 @contextmanager
@@ -163,7 +164,13 @@ else:
         """`change` the terminal's settings, again behind a Ctrl-Z; afterwards all is as before."""
         import termios
 
-        before = termios.tcgetattr(fd)
+        try:
+            before = termios.tcgetattr(fd)
+        except termios.error:  # the terminal has gone
+            before = None
+        if before is None:
+            yield
+            return
 
         def enter(*_: object) -> None:
             change()
