@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from localspec.errors import ExitStatus, LocalspecError
+from localspec.errors import ExitStatus, LocalspecError, reason
 from localspec.ui.terminal import Terminal, silence
 
 _BadCommandLine: Any = typer.BadParameter.__mro__[2]  # click's ClickException: typer may bring its own click
@@ -82,7 +82,8 @@ def outcome(terminal: Terminal) -> Iterator[None]:
     except BrokenPipeError:
         status = ExitStatus.BROKEN_PIPE
     except OSError as error:
-        terminal.complain(f"cannot go on: {error}")
+        where = f"{error.filename}: " if error.filename else ""
+        terminal.complain(f"cannot go on: {where}{reason(error)}")
     try:
         terminal.out.flush()
     except OSError:
