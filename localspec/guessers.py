@@ -42,18 +42,21 @@ def drafts_for(
         return candidates(path, facts, catalog.load()) if facts.rollback == "any" else []
     if SELF in names and facts.rollback == "any":
         draft = make_self_draft(path, facts, machine, settings, cancel=cancel, hear=hear)
-    return [asked_draft("self" if SELF in names else "model", draft, facts)] if draft else []
+    if draft is None:
+        return []
+    kind: Kind = "self" if SELF in names else "model"
+    return [checked(Draft(kind, draft.stem, read_model(draft), asked=True, path=draft), facts)]
 
 
-def asked_draft(kind: Kind, path: Path, target: ModelFacts) -> Draft:
+def checked(draft: Draft, target: ModelFacts) -> Draft:
     """The draft the user named; refused if this version cannot let it guess, or its vocabulary differs."""
-    draft = Draft(kind, path.stem, read_model(path), asked=True, path=path)
     if not draft.can_run:
         what = (
             f"the {draft.facts.head} head of another model" if draft.facts.head else "no model that can draft"
         )
+        name = draft.path.name if draft.path else draft.name
         raise BadModelFile(
-            f"{path.name} is {what}: a draft must be able to take back a wrong guess",
+            f"{name} is {what}: a draft must be able to take back a wrong guess",
             "take an attention-only model as draft, or --draft ngram",
         )
     if target.vocabulary and draft.facts.vocabulary:

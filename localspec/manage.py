@@ -11,7 +11,7 @@ from localspec import config, obtain
 from localspec.config import Settings
 from localspec.engine.types import Device
 from localspec.errors import BadModelFile, LocalspecError, ModelNotFound, UsageError
-from localspec.guessers import asked_draft
+from localspec.guessers import checked
 from localspec.llama.devices import Memory
 from localspec.loading import Machine, make_plan, self_draft
 from localspec.models import catalog, hub
@@ -239,10 +239,9 @@ def _drafts(known: Known, settings: Settings, machine: Machine, terminal: Termin
     """What may guess besides the text: the draft that is named, or all that is here or could be made."""
     names, named = draft_names(settings.draft), draft_model(settings.draft)
     if named:
-        draft = know(named, terminal)
-        if draft.path:
-            return [asked_draft("model", draft.path, known.facts)]
-        return [Draft("model", draft.name, draft.facts, asked=True)]
+        found = know(named, terminal)
+        name = found.path.stem if found.path else found.name
+        return [checked(Draft("model", name, found.facts, asked=True, path=found.path), known.facts)]
     drafts = candidates(known.path, known.facts, catalog.load()) if AUTO in names and known.path else []
     wanted = SELF in names or (AUTO in names and not any(draft.kind == "self" for draft in drafts))
     if known.path and wanted:

@@ -26,7 +26,7 @@ from localspec.config import Settings
 from localspec.engine.generate import Fixed
 from localspec.engine.types import Device
 from localspec.errors import DownloadError, ModelNotFound, UsageError
-from localspec.guessers import asked_draft
+from localspec.guessers import checked
 from localspec.llama.devices import Memory, UnusedGpu
 from localspec.llama.library import CancelFlag
 from localspec.loading import Hear, Machine
@@ -480,6 +480,22 @@ def test_plan_takes_the_draft_that_is_named(
     refused(call("plan", tiny_path, "--draft", "nothing.gguf"), 3, "nothing.gguf")
 
 
+def test_plan_refuses_a_draft_of_another_vocabulary(
+    call: Call, tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tiny.write_other_vocab(tmp_path / "other.gguf", n_layer=1)
+    here = call("plan", tiny_path, "--draft", other)
+    refused(here, 2)
+    know = manage.know
+
+    def on_the_hub(name: str, terminal: Any) -> manage.Known:
+        found = know(name, terminal)
+        return replace(found, path=None) if name == str(other) else found
+
+    monkeypatch.setattr(manage, "know", on_the_hub)
+    assert call("plan", tiny_path, "--draft", other).stderr == here.stderr
+
+
 @pytest.mark.parametrize(
     ("flag", "value"), [("--vram", "much"), ("--ctx", "-1"), ("--ctx", "9" * 400), ("--ctx", "0")]
 )
@@ -725,7 +741,7 @@ def test_a_draft_that_memory_is_too_short_for_is_said(
     tiny_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = read_model(tiny_path)
-    asked = asked_draft("model", small, facts)
+    asked = checked(plan.Draft("model", small.stem, read_model(small), asked=True, path=small), facts)
     both = loading.make_plan(facts, [asked], Settings(draft="d.gguf"), machine(GIB))
     assert both.draft is asked
     enough = sum(both.bytes_by_device.values()) + plan.margin(2 * GIB)
