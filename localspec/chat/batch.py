@@ -25,7 +25,7 @@ from localspec import config
 from localspec.chat.prompt import Message
 from localspec.config import is_text
 from localspec.engine.types import Cancelled
-from localspec.errors import ExitStatus, LocalspecError, UsageError
+from localspec.errors import ExitStatus, LocalspecError, UsageError, reason
 from localspec.ui.interrupt import on_interrupt
 
 KEYS = {"id", "prompt", "messages", "system", "seed", "max_tokens"}
@@ -168,7 +168,7 @@ def _dump(line: dict[str, Any]) -> str:
 
 def _refused(out: Path, error: OSError) -> LocalspecError:
     return LocalspecError(
-        f"cannot write {out}: {error.strerror or error}", "then the same command goes on where it ended"
+        f"cannot write {out}: {reason(error)}", "then the same command goes on where it ended"
     )
 
 

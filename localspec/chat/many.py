@@ -19,7 +19,7 @@ from localspec.chat.prompt import Message
 from localspec.chat.views import Muted
 from localspec.config import Settings
 from localspec.engine.types import Cancelled
-from localspec.errors import ExitStatus, UsageError
+from localspec.errors import ExitStatus, UsageError, reason
 
 
 def answer_all(opener: Opener, name: str, out: Path | None, sent: str | None, *, stats: bool) -> ExitStatus:
@@ -63,9 +63,7 @@ def _lines(name: str, sent: str | None) -> list[bytes]:
         with open(os.path.expanduser(name), "rb") as file:
             return file.read().split(b"\n")
     except OSError as error:
-        raise UsageError(
-            f"cannot read {attach.one_line(name)}: {error.strerror}", "check its path"
-        ) from error
+        raise UsageError(f"cannot read {attach.one_line(name)}: {reason(error)}", "check its path") from error
 
 
 def _that_matter(settings: Settings) -> str:

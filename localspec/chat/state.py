@@ -23,6 +23,7 @@ import numpy as np
 
 from localspec import config
 from localspec.chat import store
+from localspec.errors import reason
 from localspec.llama.model import LlamaModel, SavedState
 
 MAGIC = b"localspec caches 1\n"
@@ -97,7 +98,7 @@ def save(
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:
-        return f"the disk refuses: {error.strerror or error}"
+        return f"the disk refuses: {reason(error)}"
     return why
 
 

@@ -16,7 +16,7 @@ from typing import IO
 from filelock import FileLock, Timeout
 
 from localspec import config
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import LocalspecError, UsageError, reason
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SUFFIX = ".jsonl"
@@ -81,7 +81,7 @@ def told(what: str, name: str) -> Iterator[None]:
         yield
     except OSError as error:
         hint = f"look at {config.sessions_folder()}: is it writable, is the disk full?"
-        raise LocalspecError(f"cannot {what} session {name}: {error.strerror or error}", hint) from error
+        raise LocalspecError(f"cannot {what} session {name}: {reason(error)}", hint) from error
 
 
 def sync_folder(folder: Path) -> None:

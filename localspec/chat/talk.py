@@ -18,7 +18,7 @@ from localspec.chat.conversation import ContextFull, Conversation
 from localspec.chat.repl import Prompt
 from localspec.chat.turn import Answer
 from localspec.config import Settings
-from localspec.errors import ExitStatus, LocalspecError, UsageError
+from localspec.errors import ExitStatus, LocalspecError, UsageError, reason
 from localspec.ui.interrupt import on_interrupt
 from localspec.ui.keys import ENTER, Keys, hushed
 from localspec.ui.terminal import Terminal
@@ -231,7 +231,7 @@ class Talk:
         except FileExistsError as error:
             raise UsageError(f"{attach.one_line(str(path))} is there already", "give another name") from error
         except OSError as error:
-            raise UsageError(f"cannot write {attach.one_line(str(path))}: {error.strerror}", "") from error
+            raise UsageError(f"cannot write {attach.one_line(str(path))}: {reason(error)}", "") from error
         self.terminal.note(f"written to {path}")
 
     def _sessions(self, name: str) -> None:

@@ -188,10 +188,10 @@ class Asking:
         self.mean = mean = costly.outlook.mean()
         usual = perfect = -math.inf
         for width, price, _, _ in passes.wider:
-            value = mean[width - 1] - price - guess * (width - 2)
-            if value >= usual:
-                usual, self.size = value, width
-            perfect = max(perfect, value + width - mean[width - 1])
+            cost = price + guess * (width - 2)  # from the first guess on
+            if mean[width - 1] - cost >= usual:
+                usual, self.size = mean[width - 1] - cost, width
+            perfect = max(perfect, width - cost)
         self.perfect = perfect - guess
         self.least = 1 + usual
         self._plain = math.inf if drawn else passes.plain  # what it costs to drop all guesses, but for these

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.errors import UsageError
+from localspec.errors import UsageError, reason
 from localspec.llama.library import api
 from localspec.llama.schema import gbnf_of
 from localspec.llama.vocab import Vocab
@@ -59,7 +59,7 @@ def _read(path: Path) -> str:
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not UTF-8 text", "save it as UTF-8") from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", "check the path") from None
+        raise UsageError(f"{path} cannot be read: {reason(error)}", "check the path") from None
     if len(raw) > MOST_BYTES:
         raise UsageError(f"{path} is larger than {MOST_BYTES // 1024} KB", "use a smaller one")
     if "\0" in text:
@@ -87,9 +87,9 @@ def _check(gbnf: str, path: Path) -> None:
         said = re.search(
             r"(?:parsing grammar|grammar): ([^\n]{1,120})", done.stderr.decode("utf-8", "replace")
         )
-        reason = said[1] if said else "llama.cpp cannot follow it"
-        reason = "".join(char if char.isprintable() else "?" for char in reason)
-        raise UsageError(f"{path.name} is no valid grammar: {reason}", HELP)
+        why = said[1] if said else "llama.cpp cannot follow it"
+        why = "".join(char if char.isprintable() else "?" for char in why)
+        raise UsageError(f"{path.name} is no valid grammar: {why}", HELP)
 
 
 def rehearse() -> None:

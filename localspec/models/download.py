@@ -22,7 +22,7 @@ from typing import Protocol
 
 from filelock import FileLock, Timeout
 
-from localspec.errors import DownloadError
+from localspec.errors import DownloadError, reason
 
 CHUNK = 2**20
 PAUSES = (1.0, 2.0, 4.0, 8.0)
@@ -265,9 +265,9 @@ def _disk_errors(target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            message, hint = f"no room for {target}: {error.strerror}", f"free some space, then {RESUMES}"
+            message, hint = f"no room for {target}: {reason(error)}", f"free some space, then {RESUMES}"
         else:
-            message, hint = f"cannot write {target}: {error.strerror or error}", "see to that folder"
+            message, hint = f"cannot write {target}: {reason(error)}", "see to that folder"
         raise DownloadError(message, f"{hint}; LOCALSPEC_HOME can name another folder") from error
 
 

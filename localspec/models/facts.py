@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from localspec.errors import BadModelFile
+from localspec.errors import BadModelFile, reason
 from localspec.models import architectures
 from localspec.models.architectures import Keys, LayerCache, Recurrence, Rollback, Widths
 from localspec.models.gguf import (
@@ -214,7 +214,7 @@ def read_model(path: Path) -> ModelFacts:
                 headers.append(read_header(file, part.name))
         return model_facts(headers, lambda: paths[0].open("rb"), fingerprint(headers, paths))
     except OSError as error:
-        what = f"cannot read {error.filename or path}: {error.strerror or error}"
+        what = f"cannot read {error.filename or path}: {reason(error)}"
         raise BadModelFile(what, "the file, with all its shards, must be there and readable") from error
 
 

